@@ -1,4 +1,4 @@
-"""Expressions as functions, and their pictures."""
+"""Expressions as functions, against numpy, and as drawings."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -29,7 +29,7 @@ def test_shapes_may_change_from_call_to_call():
         np.testing.assert_allclose(function(x, g), x / (1 + np.exp(-g)), rtol=1e-6)
 
 
-def test_numbers_are_weak_and_told_apart():
+def test_numbers_are_weakly_typed_and_kept_apart():
     function = compile("pow(@0,@1)")
     x = np.array([1.0, 2.0, 3.0], np.float32)
     for exponent in (2, 3.0, 0.5, 2):
@@ -46,7 +46,7 @@ def test_other_dtypes_follow_pytorch():
     assert mixed.dtype == np.float32
 
 
-def test_lists_and_numbers_come_out():
+def test_results_that_are_lists_or_numbers():
     x = np.ones((2, 3), np.float32)
     result = compile("[add(@0,1),size(@0,1),[mul(size(@0,0),2)]]")(x)
     np.testing.assert_array_equal(result[0], x + 1)
@@ -54,7 +54,7 @@ def test_lists_and_numbers_come_out():
     assert compile("add(@0,2)")(3) == 5
 
 
-def test_the_result_may_go_to_an_array():
+def test_results_in_a_given_array():
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((2, 40, 30), np.float32)
     function = compile("add(mul(@0,@1),@0)")
@@ -70,7 +70,7 @@ def test_the_result_may_go_to_an_array():
     np.testing.assert_array_equal(again, expected)
     square = rng.standard_normal((30, 30), np.float32)
     expected = square * square.T + square
-    function(square, square.T, out=square)  # reads what it has written, but for a copy
+    function(square, square.T, out=square)  # needs a copy of the operand that it overwrites
     np.testing.assert_array_equal(square, expected)
     numbers = np.arange(3)
     compile("mul(@0,2)")(numbers, out=numbers)
@@ -81,7 +81,7 @@ def test_the_result_may_go_to_an_array():
         compile("size(@0,0)")(x, out=out)
 
 
-def test_trees_are_compiled_as_well():
+def test_trees_can_be_compiled():
     tree = parse("add(@0,1)")
     assert compile(tree)(2) == 3
 
@@ -115,7 +115,7 @@ def test_dot_names_every_node():
         "logaddexp(1,floor_divide(neg(logaddexp(floor_divide(1,2),3)),4))",
     ],
 )
-def test_svg_shows_every_node_and_none_above_another(text):
+def test_svg_shows_every_node_without_overlap(text):
     tree = parse(text)
     root = ElementTree.fromstring(to_svg(tree))
     space = "{http://www.w3.org/2000/svg}"

@@ -1,4 +1,4 @@
-"""Evaluation on static values: PyTorch's semantics, recorded from PyTorch, and plain Python's."""
+"""Evaluation of static values, against results recorded from PyTorch, and Python's numbers."""
 
 import json
 import math
@@ -15,7 +15,7 @@ RECORDS = json.loads((DATA / "expression" / "torch_semantics.json").read_text())
 
 
 def unwritten(dtype, value):
-    """Undo the JSON form of an operand or result."""
+    """Decode the JSON form of an operand or result."""
     if dtype is None:
         return complex(*value) if isinstance(value, list) else value
     if not dtype.startswith("complex"):
@@ -27,13 +27,13 @@ def name_of(expression):
     return expression.split("(")[0]
 
 
-def answers_where_pytorch_refuses(name, operands):
-    """Cases that kuiper computes on purpose: there is one sensible answer."""
-    # A complex number comes as a pair from JSON.
+def computed_although_pytorch_raises(name, operands):
+    """Tell whether kuiper deliberately computes what PyTorch refuses."""
+    # In JSON a complex number is a pair.
     kinds = {list: "complex"}
     dtypes = [dtype or kinds.get(type(value), type(value).__name__) for dtype, value in operands]
     return (
-        (name == "logaddexp" and "complex64" not in dtypes)  # integers count as float32
+        (name == "logaddexp" and "complex64" not in dtypes)  # integers are cast to float32
         or (name == "sub" and len(set(dtypes)) == 2 and "bool" in dtypes)  # x - True
         or (name in ("max", "minimum", "pow") and "bool" in dtypes)
         or (name in ("div", "pow") and "float16" in dtypes and "complex" in "".join(dtypes))
@@ -41,19 +41,19 @@ def answers_where_pytorch_refuses(name, operands):
 
 
 def comparable(name, operands, expected):
-    """Mask the results on which PyTorch agrees with itself, whatever the length of the tensor."""
+    """Mask the results that PyTorch computes consistently for tensors of any length."""
     x, *others = (unwritten(*operand) for operand in operands)
     mask = np.ones(expected.shape, bool)
     if expected.dtype.kind == "c":
-        # Complex arithmetic with infinities or a zero divisor gives NaN in either part, or in one.
+        # Complex arithmetic with infinities or a zero divisor gives NaN in one part or in both.
         for value in (x, *others):
             mask &= np.isfinite(value) & ((value != 0) | (name != "div"))
     if name == "gelu":
         mask &= x != np.inf  # NaN from PyTorch's vector code, infinity from its scalar code
     if name == "pow" and operands[1][1] in (0.5, [0.5]):
-        mask &= np.isfinite(x) & (x != 0)  # numpy takes a constant exponent 0.5 for sqrt
+        mask &= np.isfinite(x) & (x != 0)  # numpy computes a constant exponent 0.5 as sqrt
     if name == "floor_divide" and operands[0][0] == "float16":
-        mask &= others[0] != 0.1  # PyTorch rounds such a number to float16 here and not there
+        mask &= others[0] != 0.1  # PyTorch is inconsistent in rounding the number to float16
     return mask
 
 
@@ -69,12 +69,12 @@ def test_evaluates_as_pytorch(name):
         tree = parse(expression, extended=True)
         values = [unwritten(*operand) for operand in operands]
         if dtype is None:
-            if not answers_where_pytorch_refuses(name, operands):
+            if not computed_although_pytorch_raises(name, operands):
                 with pytest.raises(ExpressionError):
                     print(expression, operands, evaluate(tree, values))
             continue
         if dtype == "complex32":
-            continue  # numpy has no such dtype
+            continue  # numpy lacks the dtype
         result = evaluate(tree, values)
         expected = unwritten(dtype, value)
         message = f"{expression} on {operands}"
@@ -176,7 +176,7 @@ def test_errors_point_at_the_operator(text, operands, message, position):
     assert caught.value.position == position
 
 
-def test_an_error_of_a_hand_made_tree_shows_it():
+def test_an_error_in_a_hand_made_tree_shows_its_text():
     from kuiper.expression import Call, Literal
 
     with pytest.raises(ExpressionError, match=r"floor_divide\(1,0\)"):

@@ -1,4 +1,4 @@
-"""Folding and lowering: what becomes a number, what a program, and what the program computes."""
+"""Folding and lowering: the numbers and programs they make, against the naive evaluator."""
 
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ def specs(*arrays):
 
 
 def interpret(program, operands):
-    """Run a program naively: each instruction through the evaluator, on whole arrays."""
+    """Run a program naively: evaluate each instruction on whole arrays."""
     inputs = [operands[s] if isinstance(s, int) else s for s in program.sources]
     registers = []
     for step in program.instructions:
@@ -82,12 +82,12 @@ def test_sizes_act_as_weak_numbers():
     assert program.shape == (2, 3)
 
 
-def test_equal_parts_are_computed_once():
+def test_common_subexpressions_are_computed_once():
     program = fold(parse("mul(add(@0,@1),add(@1,@0))"), [Spec((2,)), Spec((2,))])
     assert [step.name for step in program.instructions] == ["add", "mul"]
 
 
-def test_zeros_of_either_sign_stay_apart():
+def test_zeros_of_either_sign_are_distinct():
     program = fold(parse("sub(atan2(@0,0.0),atan2(@0,-0.0))"), [Spec((2,))])
     assert [step.name for step in program.instructions] == ["atan2", "atan2", "sub"]
 
@@ -121,19 +121,19 @@ def test_zeros_of_either_sign_stay_apart():
         ("exp(mul(@0,1))", ["exp"]),
     ],
 )
-def test_instructions_chosen(text, names):
+def test_chosen_instructions(text, names):
     program = fold(parse(text, extended=True), [Spec((2,))])
     assert [step.name for step in program.instructions] == names
 
 
-def test_parameters_have_pytorchs_defaults():
+def test_parameters_have_pytorch_defaults():
     program = fold(parse("softplus(elu(@0),3)", extended=True), [Spec((2,))])
     assert [step.parameters for step in program.instructions] == [(1.0,), (3.0, 20.0)]
     with pytest.raises(ExpressionError, match="parameters of elu must be numbers"):
         fold(parse("elu(@0,@0)", extended=True), [Spec((2,))])
 
 
-def test_lists_hold_programs_and_numbers():
+def test_lists_of_programs_and_numbers():
     result = fold(
         parse("[add(@0,1),size(@0,0),mul(@0,@1),[@0]]"), [Spec((2,)), Spec((2,), np.int64)]
     )
@@ -177,7 +177,7 @@ def test_other_dtypes_are_deferred(text, dtype, shape):
     np.testing.assert_array_equal(result.run(arrays), expected)
 
 
-def test_constant_arrays_enter_programs_as_sources():
+def test_constant_arrays_become_sources_of_programs():
     table = np.arange(3, dtype=np.float32)
     program = fold(parse("add(@0,mul(@1,2))"), [Spec((2, 3)), table])
     assert program.sources[0] == 0
@@ -197,7 +197,7 @@ def test_constant_arrays_enter_programs_as_sources():
         ("add(@0,floor_divide(1,0))", "division by zero"),
     ],
 )
-def test_errors_are_found_before_anything_runs(text, message):
+def test_errors_are_found_while_lowering(text, message):
     with pytest.raises(ExpressionError) as caught:
         fold(parse(text), [Spec((2, 3)), Spec((4,))])
     assert message in str(caught.value)
@@ -235,13 +235,13 @@ PARAMETERS = {
 
 @settings(max_examples=300, derandomize=True, database=None, deadline=None)
 @given(st.recursive(leaves, calls, max_leaves=10), st.integers(0, 2**32 - 1))
-def test_programs_compute_what_the_tree_says(tree, seed):
+def test_programs_equal_the_evaluated_tree(tree, seed):
     rng = np.random.default_rng(seed)
     shapes = [(2, 3), (3,), ()]
     operands = [rng.uniform(0.5, 3, shape).astype(np.float32) for shape in shapes]
     try:
         program = fold(tree, specs(*operands))
-    except ExpressionError:  # a part made of numbers alone that has no value
+    except ExpressionError:  # a subtree of numbers without a value
         return
     if not isinstance(program, ElementwiseProgram):
         return

@@ -1,4 +1,4 @@
-"""ncnn's dialect, against values and translations recorded from ncnn and pnnx themselves."""
+"""The ncnn dialect, against values and translations recorded from ncnn and pnnx."""
 
 import json
 
@@ -29,7 +29,7 @@ TRANSLATIONS = json.loads(RECORDED.joinpath("ncnn_translations.json").read_text(
 
 
 class Tensor:
-    """Something with a shape."""
+    """An operand with a shape."""
 
     def __init__(self, shape):
         self.shape = tuple(shape)
@@ -38,7 +38,7 @@ class Tensor:
 # Evaluation ------------------------------------------------------------------------------------
 
 
-def test_values_are_those_of_ncnn():
+def test_values_equal_those_of_ncnn():
     assert len(VALUES) >= 500
     text = " ".join(record[0] for record in VALUES)
     assert all(f"{name}(" in text for name in OPERATORS)
@@ -73,7 +73,7 @@ def test_values(text, shapes, expected):
 
 
 def test_floats_are_float32():
-    # 2^24 + 1 is no float32
+    # 2^24 + 1 is not representable
     assert eval_list("+(16777217,0.5)", []) == [16777216]
 
 
@@ -89,7 +89,7 @@ def test_floats_are_float32():
         ("+(", 0),
     ],
 )
-def test_count_blobs_looks_at_words_alone(text, count):
+def test_count_blobs_reads_words_only(text, count):
     assert count_blobs(text) == count
 
 
@@ -147,19 +147,19 @@ def test_malformed_text(text, message, position):
         ("rshift(1,-1)", "rshift by -1 bits is not defined"),
     ],
 )
-def test_what_ncnn_computes_garbage_for_is_an_error(text, message):
+def test_what_ncnn_computes_as_garbage_is_an_error(text, message):
     with pytest.raises(ExpressionError) as caught:
         eval_list(text, [(3, 4)])
     assert message in caught.value.message
     assert caught.value.position is not None
 
 
-def test_blobs_have_four_axes_at_the_most():
+def test_blobs_have_at_most_four_axes():
     with pytest.raises(ExpressionError, match="up to 4 axes"):
         eval_list("0w", [(1, 2, 3, 4, 5)])
 
 
-def test_trees_print_as_they_were_read():
+def test_trees_print_as_they_were_written():
     text = "0w,//(+(0w,3),4),-1.5"
     tree = parse_ncnn(text)
     assert to_text(tree) == text
@@ -170,7 +170,7 @@ def test_trees_print_as_they_were_read():
 # Translation -----------------------------------------------------------------------------------
 
 
-def test_translations_are_those_of_pnnx():
+def test_translations_equal_those_of_pnnx():
     assert len(TRANSLATIONS) >= 10
     for record in TRANSLATIONS:
         sources = [Source(*source) for source in record["sources"]]
@@ -199,7 +199,7 @@ def test_to_ncnn(text, ranks, options, expected):
     assert to_ncnn(parse(text), sources, 0, **options).text == expected
 
 
-def test_inputs_are_numbered_by_first_appearance_and_once():
+def test_inputs_are_numbered_by_first_appearance():
     sources = [Source("a", 3), Source("b", 3), Source("a", 3), Source("x", 3)]
     result = to_ncnn(parse("[size(@1,0),add(size(@2,1),size(@0,2)),size(@3,0)]"), sources, "x")
     assert result.inputs == ("x", "b", "a")
@@ -226,7 +226,7 @@ def test_inputs_are_numbered_by_first_appearance_and_once():
         ("[size(3,0)]", "size of something that is no tensor", 1),
     ],
 )
-def test_what_cannot_be_translated(text, message, position):
+def test_untranslatable_expressions(text, message, position):
     sources = [Source("a", 3), Source("b", None), Source("c", 5)]
     with pytest.raises(ExpressionError) as caught:
         to_ncnn(parse(text), sources, "a")
@@ -234,7 +234,7 @@ def test_what_cannot_be_translated(text, message, position):
     assert caught.value.position == position
 
 
-def test_ncnn_refers_to_ten_inputs():
+def test_ncnn_has_at_most_ten_inputs():
     tree = List([Call("size", [Ref(k), Literal(0)]) for k in range(11)])
     with pytest.raises(ExpressionError, match="10 inputs, the expression needs 12"):
         to_ncnn(tree, [Source(k, 1) for k in range(11)], "data")
@@ -259,7 +259,7 @@ def test_from_ncnn(text, sources, expected):
     assert str(from_ncnn(text, [Source(*source) for source in sources])) == expected
 
 
-def test_from_ncnn_needs_to_know_the_inputs():
+def test_from_ncnn_requires_the_inputs():
     with pytest.raises(ExpressionError, match="1w refers to none of the 1 inputs"):
         from_ncnn("0w,1w", [Source(0, 3)])
     with pytest.raises(ExpressionError, match="the rank of input 0 is not known"):
@@ -274,7 +274,7 @@ ranks_and_batches = st.one_of(
 
 @st.composite
 def shape_problems(draw):
-    """Operands with shapes, and a list of quantities computed from their extents."""
+    """Draw operands with shapes, and a list of quantities computed from their extents."""
     sources, shapes = [], []
     for k in range(draw(st.integers(1, 3))):
         rank, batch_axis = draw(ranks_and_batches)
@@ -305,7 +305,7 @@ def shape_problems(draw):
 
 
 def extents(source, shape):
-    """What ncnn sees of a tensor."""
+    """Return the extents of a tensor as ncnn numbers them."""
     if source.batch_axis is None:
         return Extents.of(shape)
     rest = [n for axis, n in enumerate(shape) if axis != source.batch_axis]
@@ -314,7 +314,7 @@ def extents(source, shape):
 
 @settings(derandomize=True, database=None, deadline=None)
 @given(shape_problems())
-def test_both_languages_compute_the_same(problem):
+def test_both_dialects_compute_the_same(problem):
     tree, sources, shapes = problem
     expected = evaluate(tree, [Tensor(shape) for shape in shapes])
     there = to_ncnn(tree, sources, sources[0].name)
@@ -331,7 +331,7 @@ def test_both_languages_compute_the_same(problem):
 
 @settings(derandomize=True, database=None, deadline=None)
 @given(st.text("0123456789whdcn+-*/(),.maxinegsqrt ", max_size=30))
-def test_any_text_parses_or_is_an_error_with_a_place(text):
+def test_any_text_parses_or_is_an_error_with_a_position(text):
     try:
         tree = parse_ncnn(text)
     except ExpressionError as caught:

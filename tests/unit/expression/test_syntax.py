@@ -24,7 +24,7 @@ PNNX = PNNX | dict.fromkeys(CASTS, CAST)
 # Tokens ----------------------------------------------------------------------------------------
 
 
-def test_tokens_know_their_places():
+def test_tokens_have_positions():
     text = "add( @0,\tmul(@12,-1.5e-3))"
     tokens = ExpressionParser(text).tokens
     assert " ".join(token.text for token in tokens) == "add ( @0 , mul ( @12 , -1.5e-3 ) )"
@@ -80,7 +80,7 @@ def test_literals(text, type, value):
 
 
 @pytest.mark.parametrize("text", ["nan", "nan.0", "-nan.0", "-nan"])
-def test_nan_is_read_however_it_is_written(text):
+def test_every_spelling_of_nan(text):
     value = parse(text).value
     assert value != value
 
@@ -88,7 +88,7 @@ def test_nan_is_read_however_it_is_written(text):
 # Trees -----------------------------------------------------------------------------------------
 
 
-def test_parse_builds_the_tree_with_places():
+def test_parse_builds_the_tree_with_positions():
     text = "add(mul(@0, @1), [2.5,None])"
     tree = ExpressionParser(text).parse()
     assert tree == Call("add", [Call("mul", [Ref(0), Ref(1)]), List([Literal(2.5), Literal(None)])])
@@ -142,7 +142,7 @@ def test_activations_are_known_only_on_request(name):
         parse(text)
 
 
-# Text that pnnx writes without its brackets ----------------------------------------------------
+# Text that pnnx writes without brackets --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_activations_are_known_only_on_request(name):
         ("[1,,,2]", "[1,2]"),
     ],
 )
-def test_malformed_text_is_read_as_the_converter_means_it(text, meaning):
+def test_text_without_brackets_is_read_as_pnnx_means_it(text, meaning):
     assert parse(text) == parse(meaning)
 
 
@@ -207,7 +207,7 @@ def test_malformed_text_is_read_as_the_converter_means_it(text, meaning):
         ("add(@0,word)", "'word' is no operator, reference or number", 7),
     ],
 )
-def test_errors_carry_the_place_in_the_original_text(text, message, position):
+def test_errors_have_the_position_in_the_original_text(text, message, position):
     with pytest.raises(ExpressionError) as caught:
         parse(text)
     assert message in caught.value.message
@@ -224,7 +224,7 @@ def test_references_are_checked_against_the_number_of_operands():
     assert caught.value.position == 7
 
 
-def test_a_lone_word_without_operands_is_a_string():
+def test_a_single_word_without_operands_is_a_string():
     assert parse("max", 0).value == "max"
     with pytest.raises(ExpressionError, match="max takes 2 arguments"):
         parse("max")
@@ -257,7 +257,7 @@ def test_the_deepest_allowed_text_parses_prints_and_compares():
     assert hash(tree) == hash(parse(text))
 
 
-def test_a_wide_text_parses():
+def test_a_wide_text():
     text = "[" + ",".join(["size(@0,1)"] * 20_000) + "]"
     assert len(parse(text).children) == 20_000
 
@@ -314,7 +314,7 @@ def test_positions_cover_the_text_of_each_node(tree):
 
 
 def without_brackets(tree):
-    """Write a tree as pnnx might at its worst: no brackets but those that carry meaning."""
+    """Write a tree in pnnx's worst form: only the brackets that carry meaning."""
     if isinstance(tree, List):
         return f"[{','.join(map(without_brackets, tree.children))}]"
     if not isinstance(tree, Call):
@@ -326,7 +326,7 @@ def without_brackets(tree):
 
 
 def is_flat_inside(tree):
-    """Tell whether the brackets of size hold complete arguments, as they do in real files."""
+    """Tell whether the brackets of size contain complete arguments, as in real files."""
     return all(
         node.name != "size" or not any(child.children for child in node.children)
         for node in tree.preorder()
@@ -342,7 +342,7 @@ def test_both_readings_agree(tree):
 
 @settings(derandomize=True, database=None, deadline=None)
 @given(st.text("@0123456789()[],.- eaddmulinfjsz", max_size=40))
-def test_any_text_parses_or_is_an_error_with_a_place(text):
+def test_any_text_parses_or_is_an_error_with_a_position(text):
     try:
         tree = parse(text)
     except ExpressionError as caught:
@@ -354,7 +354,7 @@ def test_any_text_parses_or_is_an_error_with_a_place(text):
     assert 0 <= error.position <= len(text)
 
 
-def test_trees_of_short_texts_are_kept_and_long_ones_are_not():
+def test_only_trees_of_short_texts_are_cached():
     short = "add(@0,mul(@1,2))"
     assert parse(short, 2) is parse(short, 2)
     long = "neg(" * 100 + "@0" + ")" * 100

@@ -1,4 +1,4 @@
-"""Trees: rewriting, merging, and the texts made of them."""
+"""Trees: rewriting, merging, and printing them."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from kuiper.expression.text import outline
 # Rewriting -------------------------------------------------------------------------------------
 
 
-def test_trees_are_built_by_hand_around_others():
+def test_trees_are_built_from_other_trees():
     tree = Call("relu", [parse("add(@0,@1)")])
     assert str(tree) == "relu(add(@0,@1))"
     assert parse(str(tree), extended=True) == tree
@@ -49,8 +49,8 @@ def test_inline_merges_two_expressions():
     assert x not in operands
 
 
-def test_inline_tells_operands_apart_by_identity():
-    a, b = [], []  # equal, not the same
+def test_inline_identifies_operands_by_identity():
+    a, b = [], []  # equal but distinct
     tree, operands = inline(parse("add(@0,@1)"), [a, b], a, parse("exp(@0)"), [b])
     assert str(tree) == "add(exp(@0),@0)"
     assert len(operands) == 1
@@ -121,7 +121,7 @@ integer_trees = st.recursive(
 
 @settings(derandomize=True, database=None, deadline=None)
 @given(integer_trees, st.lists(st.integers(-20, 20), min_size=3, max_size=3))
-def test_python_reads_infix_as_the_tree_means_it(tree, values):
+def test_python_evaluates_infix_as_the_tree(tree, values):
     names = dict(zip("abc", values, strict=True))
     try:
         expected = eval(infix(tree, "abc"), {}, names)

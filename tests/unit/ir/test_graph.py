@@ -1,4 +1,4 @@
-"""The graph: its records stay consistent, its order is right, and its size does not matter."""
+"""The graph: consistency after every change, topological order, and linear cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kuiper.ir import Attribute, Graph, PostOp, Use, dtypes
 
 
 def diamond() -> Graph:
-    """Make in -> 0; conv: 0 -> 1; relu: 1 -> 2; add: (2, 1, 1) -> 3; out reads 3."""
+    """Return in -> 0; conv: 0 -> 1; relu: 1 -> 2; add: (2, 1, 1) -> 3; out reads 3."""
     graph = Graph()
     graph.add_operand("0", (1, None), "f32")
     graph.add_operator("pnnx.Input", "in", outputs=["0"])
@@ -91,7 +91,7 @@ def test_several_inputs_and_outputs_keep_their_order():
     assert names(graph.outputs) == ["i", "v", "i"]
 
 
-def test_lookup_suggests_near_names():
+def test_lookup_suggests_similar_names():
     with pytest.raises(KeyError, match="no operator 'convv' in the graph; similar names: conv"):
         diamond().operator("convv")
     with pytest.raises(KeyError, match=r"no operand 'conv' in the graph\W*$"):
@@ -140,7 +140,7 @@ def test_print():
         ({"inputs": ["new"], "outputs": [chain(1).operand("0")]}, "belongs to another graph"),
     ],
 )
-def test_a_refused_operator_leaves_no_trace(arguments, message):
+def test_a_refused_operator_does_not_change_the_graph(arguments, message):
     graph = diamond()
     before = str(graph), names(graph.operands), graph.operand("1").uses
     with pytest.raises(GraphError, match=message):
@@ -196,7 +196,7 @@ def test_set_inputs():
     graph.verify()
 
 
-def test_set_inputs_forgets_what_nothing_needs():
+def test_set_inputs_removes_operators_that_are_not_needed():
     graph = diamond()
     graph.add_operator("t.x", "x", ["loose"], ["4"])
     graph.set_inputs(graph.operator("x"), [graph.operand("0")])
@@ -244,7 +244,7 @@ def test_unique_name():
     assert graph.unique_name("conv") == "conv_2"
 
 
-def test_copy_is_independent_and_shares_bytes():
+def test_copy_is_independent_but_shares_bytes():
     graph = diamond()
     graph.operator("relu").post_ops = (PostOp("nn.SiLU", {}),)
     other = graph.copy()
@@ -265,7 +265,7 @@ def test_copy_is_independent_and_shares_bytes():
 # -- order -----------------------------------------------------------------------------------
 
 
-def test_order_is_kept_where_it_is_right():
+def test_a_valid_order_is_kept():
     graph = diamond()
     assert graph.topological_order() == list(graph)
 
@@ -289,7 +289,7 @@ def test_cycle_is_named():
     graph.add_operator("t.add", "a", ["0", "3"], ["1"])
     graph.add_operator("t.f", "b", ["1"], ["2"])
     graph.add_operator("t.f", "c", ["2"], ["3"])
-    graph.add_operator("pnnx.Output", "behind", ["3"])
+    graph.add_operator("pnnx.Output", "second_output", ["3"])
     with pytest.raises(GraphError) as caught:
         graph.topological_order()
     path = str(caught.value).removeprefix("the graph has a cycle: ").split(" -> ")
@@ -320,13 +320,13 @@ def test_any_insertion_order_gives_a_topological_order(data):
     graph.verify()
     order = graph.topological_order()
     assert sorted(names(order)) == sorted(names(graph))
-    place = {operator: i for i, operator in enumerate(order)}
+    rank = {operator: i for i, operator in enumerate(order)}
     for operator in graph:
         for operand in operator.inputs:
-            assert place[operand.producer] < place[operator]
+            assert rank[operand.producer] < rank[operator]
 
 
-# -- rules -----------------------------------------------------------------------------------
+# -- invariants ------------------------------------------------------------------------------
 
 
 def test_verify_finds_an_operand_without_producer():
@@ -405,7 +405,7 @@ def corrupt_foreign_output(graph):
         (corrupt_foreign_output, "output '1' is not in the graph"),
     ],
 )
-def test_verify_finds_every_contradiction(corrupt, message):
+def test_verify_finds_every_inconsistency(corrupt, message):
     graph = diamond()
     graph.verify()
     corrupt(graph)
@@ -413,7 +413,7 @@ def test_verify_finds_every_contradiction(corrupt, message):
         graph.verify()
 
 
-# -- parts -----------------------------------------------------------------------------------
+# -- subgraphs -------------------------------------------------------------------------------
 
 
 def test_subgraph():
@@ -427,7 +427,7 @@ def test_subgraph():
     assert len(graph) == 5
 
 
-def test_subgraph_of_operators_behind_their_readers():
+def test_subgraph_of_operators_listed_after_their_readers():
     graph = Graph()
     graph.add_operator("pnnx.Input", "x", outputs=["a"])
     last = graph.add_operator("nn.ReLU", "last", ["b"], ["c"])
@@ -437,7 +437,7 @@ def test_subgraph_of_operators_behind_their_readers():
     assert [op.name for op in part.topological_order()][1:3] == ["first", last.name]
 
 
-def test_subgraph_takes_constants_along():
+def test_subgraph_includes_constants():
     graph = diamond()
     graph.add_operator("pnnx.Attribute", "table", outputs=["t"])
     graph.add_operator("t.mul", "mul", ["2", "t"], ["4"])
@@ -445,14 +445,14 @@ def test_subgraph_takes_constants_along():
     assert names(part) == ["pnnx_input_0", "table", "mul", "pnnx_output_0"]
 
 
-def test_subgraph_of_an_input_alone():
+def test_subgraph_of_a_single_input():
     part = diamond().subgraph(["0"], ["0"])
     part.verify()
     assert names(part) == ["pnnx_input_0", "pnnx_output_0"]
     assert part.operand("0").shape == (1, None)
 
 
-def test_subgraph_that_lacks_an_input():
+def test_subgraph_with_a_missing_input():
     with pytest.raises(GraphError, match="needs operand '0', which its inputs do not provide"):
         diamond().subgraph(["2"], ["3"])
 
@@ -471,11 +471,11 @@ def test_subgraph_with_unknown_names():
         diamond().subgraph(["x"], ["3"])
 
 
-# -- size ------------------------------------------------------------------------------------
+# -- cost ------------------------------------------------------------------------------------
 
 
 def test_a_long_chain():
-    """No recursion, and nothing that grows faster than the graph."""
+    """Neither recursion nor anything slower than linear."""
     length = 30_000
     start = time.process_time()
     graph = chain(length)
@@ -489,8 +489,8 @@ def test_a_long_chain():
     assert time.process_time() - start < 20
 
 
-def test_an_operand_that_everybody_reads():
-    """Removing readers one by one must not walk the list of the others."""
+def test_an_operand_with_many_readers():
+    """Removing readers one by one must not scan the list of the others."""
     count = 30_000
     graph = Graph()
     graph.add_operator("pnnx.Input", "in", outputs=["x"])
@@ -548,14 +548,14 @@ def test_attribute_checks_its_bytes():
         Attribute((2,), "f32", np.zeros(8, np.float32))
 
 
-def test_attribute_of_a_foreign_type():
+def test_attribute_of_an_unknown_type():
     with pytest.raises(GraphError, match="PNNX has no element type uint16; known: f32, f64"):
         Attribute.from_array(np.zeros(2, np.uint16))
     with pytest.raises(GraphError, match="PNNX has no element type f8"):
         Attribute.from_array(np.zeros(2), "f8")
 
 
-def test_attribute_of_odd_arrays():
+def test_attribute_of_unusual_arrays():
     array = np.arange(12, dtype=">f4").reshape(3, 4)
     attribute = Attribute.from_array(array.T)
     assert attribute.dtype == "f32"
@@ -579,8 +579,8 @@ def test_bfloat16_rounds_half_to_even():
         warnings.simplefilter("error")
         values = np.array([1.0, 1.00390625, 1.01171875, -1.0, 3.4e38, np.inf, np.nan], np.float32)
         attribute = Attribute.from_array(values, "bf16")
-    # 1 + 1/256 lies half-way between 1 and 1 + 1/128, 1 + 3/256 between 1 + 1/128 and 1 + 2/128.
-    # Half-way cases go to the even neighbour; the largest values round up to infinity.
+    # 1 + 1/256 is half-way between 1 and 1 + 1/128, 1 + 3/256 between 1 + 1/128 and 1 + 2/128.
+    # Half-way cases round to even; the largest values round up to infinity.
     expected = [1.0, 1.0, 1.015625, -1.0, np.inf, np.inf, np.nan]
     np.testing.assert_allclose(attribute.numpy(), expected, rtol=1e-7)
     bits = np.frombuffer(attribute.raw, np.uint16).tolist()
@@ -589,8 +589,8 @@ def test_bfloat16_rounds_half_to_even():
 
 @settings(max_examples=200, derandomize=True, database=None, deadline=None)
 @given(st.floats(width=32, min_value=2.0**-126, max_value=2.0**127), st.sampled_from([1, -1]))
-def test_bfloat16_is_the_nearest(value, sign):
-    """No other bfloat16 lies closer."""
+def test_bfloat16_rounds_to_nearest(value, sign):
+    """No other bfloat16 is closer."""
     value *= sign
     attribute = Attribute.from_array(np.array([value], np.float32), "bf16")
     bits = int(np.frombuffer(attribute.raw, np.uint16)[0])

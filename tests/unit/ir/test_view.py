@@ -1,4 +1,4 @@
-"""Values and their views against numpy's own: same elements, same addresses."""
+"""Tensor views, against numpy's views: the same elements at the same addresses."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ SHAPES = [
 
 
 def addresses_of(value: TensorView) -> np.ndarray:
-    """Return the place of every element in the buffer, found with nothing but the definition."""
-    places = np.full(value.shape, value.offset, np.int64)
+    """Return the offset of every element in the buffer, computed from the definition."""
+    addresses = np.full(value.shape, value.offset, np.int64)
     for axis, stride in enumerate(value.strides):
         along = np.arange(value.shape[axis]) * stride
-        places += along.reshape((-1,) + (1,) * (value.rank - axis - 1))
-    return places
+        addresses += along.reshape((-1,) + (1,) * (value.rank - axis - 1))
+    return addresses
 
 
 def pair(shape, order=None, row_stride=0):
-    """Return a value and the numpy array of its addresses, laid out with the axes in `order`.
+    """Return a view and the numpy array of its addresses, stored with the axes in `order`.
 
-    The array is a view of ``arange``, so its content at an index *is* the address there.
+    The array is a view of ``arange``, so its element at an index *is* the address.
     """
     order = tuple(range(len(shape))) if order is None else order
     stored = [shape[axis] for axis in order]
@@ -60,7 +60,7 @@ def pair(shape, order=None, row_stride=0):
 
 
 def layouts(shape):
-    """Yield pairs in C order, pitched, and with the axes stored in other orders."""
+    """Yield pairs in C order, with padded rows, and with the axes stored in other orders."""
     yield pair(shape)
     if shape:
         yield pair(shape, row_stride=3)
@@ -77,14 +77,14 @@ def assert_same(value: TensorView, array: np.ndarray) -> None:
     assert value.size == array.size
     np.testing.assert_array_equal(addresses_of(value), array)
     if array.size > 1:
-        # An extent of one has a stride that means nothing.
+        # The stride of an extent of one has no meaning.
         strides = zip(value.shape, value.strides, array.strides, strict=True)
         size = array.itemsize
         assert all(mine * size == theirs for extent, mine, theirs in strides if extent > 1)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_pairs_are_what_they_seem(shape):
+def test_pairs_are_consistent(shape):
     for value, array in layouts(shape):
         assert_same(value, array)
 
@@ -133,7 +133,7 @@ def test_expand(shape, target):
 
 
 def targets_of(size: int, generator) -> list[tuple[int, ...]]:
-    """Return some shapes of `size` elements, with extents of one strewn in."""
+    """Return some shapes of `size` elements, with extents of one inserted."""
     found = []
     for _ in range(12):
         rest, extents = size, []
@@ -148,7 +148,7 @@ def targets_of(size: int, generator) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_reshape_is_a_view_wherever_numpys_is(shape):
+def test_reshape_is_a_view_wherever_numpy_makes_one(shape):
     generator = np.random.default_rng(len(shape))
     views = copies = 0
     for value, array in layouts(shape):
@@ -186,7 +186,7 @@ def test_without_elements(shape):
     assert value.reshape((7, 0)).shape == (7, 0)
     assert value.permute(range(len(shape) - 1, -1, -1)).shape == shape[::-1]
     if len(shape) == 4:
-        # Whatever the strides, there is nothing that lies wrongly.
+        # Without elements any strides are valid.
         for dims in itertools.permutations(range(4)):
             view = value.permute(dims)
             assert view.is_contiguous
@@ -195,7 +195,7 @@ def test_without_elements(shape):
 
 
 def chains():
-    """Yield random values made by long chains of views, beside numpy's."""
+    """Yield views made by random chains of operations, with numpy's."""
     generator = np.random.default_rng(5)
     for number in range(400):
         shape = tuple(int(n) for n in generator.integers(1, 6, generator.integers(1, 5)))
@@ -239,7 +239,7 @@ def test_chains_of_views():
 
 
 def channels_last_row_stride(array: np.ndarray) -> int | None:
-    """Return the row stride of addresses (n, c, h, w) that lie channels-last, else None."""
+    """Return the row stride of addresses (n, c, h, w) in channels-last layout, else None."""
     c = array.shape[1]
     pixels = array.transpose(0, 2, 3, 1).reshape(-1, c)
     first = pixels[:, 0]
@@ -249,22 +249,22 @@ def channels_last_row_stride(array: np.ndarray) -> int | None:
 
 
 @pytest.mark.parametrize("shape", list(itertools.product((1, 2), (1, 3), (1, 2), (1, 4))), ids=str)
-def test_what_lies_channels_last(shape):
+def test_channels_last(shape):
     seen = set()
     for value, array in layouts(shape):
         for dims in itertools.permutations(range(4)):
-            view, places = value.permute(dims), array.transpose(dims)
-            row_stride = channels_last_row_stride(places)
+            view, addresses = value.permute(dims), array.transpose(dims)
+            row_stride = channels_last_row_stride(addresses)
             assert view.is_channels_last == (row_stride is not None), view
             if row_stride is not None:
                 assert view.row_stride == row_stride
-            flat = places.reshape(-1)
+            flat = addresses.reshape(-1)
             assert view.is_contiguous == bool((np.diff(flat) == 1).all())
             seen.add((view.is_channels_last, view.is_contiguous))
     assert (True, True) in seen or min(shape[1:]) > 1 or len(seen) > 1
 
 
-def test_a_slice_of_channels_keeps_the_pitch():
+def test_a_slice_of_channels_keeps_the_row_stride():
     whole = TensorView(
         Buffer(0, 0, BufferKind.ARENA), (2, 10, 3, 4), channels_last_strides((2, 10, 3, 4))
     )
@@ -274,8 +274,8 @@ def test_a_slice_of_channels_keeps_the_pitch():
     assert (part.row_stride, part.offset) == (10, 4)
 
 
-def test_rows_of_images_are_no_channels_last_image():
-    """A gap between rows is a gap between pixels that a row stride cannot tell."""
+def test_rows_of_images_are_not_channels_last():
+    """A gap between rows cannot be expressed by a stride between pixels."""
     whole = TensorView(
         Buffer(0, 0, BufferKind.ARENA), (1, 8, 6, 6), channels_last_strides((1, 8, 6, 6))
     )

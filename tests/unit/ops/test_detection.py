@@ -1,4 +1,4 @@
-"""Heads of detectors that a file keeps as one operator."""
+"""Detector heads that a file has as one operator, against a numpy decoding of the boxes."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ DETECT = "models.yolo.Detect"
 
 
 def head_of(height: int, width: int, halved: bool = True, **changes):
-    """Return a model of the course's head over two maps, and its weights; None takes one away."""
+    """Return a model of the course's head over two maps, and its weights; None removes one."""
     rng = np.random.default_rng(8)
     graph = kuiper.ir.Graph()
     attributes, maps = {}, []
@@ -25,7 +25,7 @@ def head_of(height: int, width: int, halved: bool = True, **changes):
         grid = np.broadcast_to(grid - 0.5 * halved, (1, 3, rows, columns, 2))
         anchors = rng.uniform(10, 90, (1, 3, 1, 1, 2)) * np.ones((1, 1, rows, columns, 1))
         attributes |= {f"m.{number}.weight": weight, f"m.{number}.bias": bias}
-        # pnnx numbers constants as they come, grids and anchors in either order.
+        # pnnx numbers constants in the order of the trace, so grids and anchors may be swapped.
         pair = [grid, anchors] if number else [anchors, grid]
         attributes |= {f"pnnx_{2 * number + i + number}": a for i, a in enumerate(pair)}
     attributes |= {"pnnx_2": np.array([8, 16]), **changes}
@@ -91,7 +91,7 @@ CELLS = np.zeros((1, 3, 4, 6, 2))
         ({"m.1.weight": np.ones((21, 5, 1, 1))}, r"map 1 is .* expected float32 \(n, 5, h, w\)"),
     ],
 )
-def test_constants_of_another_class(changes, message):
+def test_constants_of_unexpected_shapes(changes, message):
     model, _ = head_of(32, 48, **changes)
     with pytest.raises(kuiper.OperatorError, match=message):
         model(np.zeros((1, 4, 4, 6), np.float32), np.zeros((1, 4, 2, 3), np.float32))
@@ -103,7 +103,7 @@ def test_maps_of_different_batches():
         model(np.zeros((2, 4, 4, 6), np.float32), np.zeros((3, 4, 2, 3), np.float32))
 
 
-def test_a_class_of_the_same_name(monkeypatch):
+def test_another_class_of_the_same_name(monkeypatch):
     assert DETECT in kuiper.supported_operators()
     monkeypatch.setitem(registry._registry, DETECT, registry._registry[DETECT])
 

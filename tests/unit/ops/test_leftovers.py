@@ -1,4 +1,4 @@
-"""What the records of sampling, sorting, folding and Einstein summation refuse, and how."""
+"""What the records of sampling, sorting, folding and Einstein summation refuse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...support.textgraph import model_of, values
 
 
 def build(lines: str, *inputs: np.ndarray):
-    """Run a graph of one operator and its constants; the result is called y."""
+    """Run a graph of one operator, whose result is y, and its constants."""
     kinds = ["i64" if x.dtype.kind == "i" else "f32" for x in inputs]
     shapes = [",".join(map(str, x.shape)) for x in inputs]
     ends = [
@@ -94,7 +94,7 @@ def test_refused(lines, inputs, message):
         build(lines, *(values(*shape) for shape in inputs))
 
 
-def test_a_box_of_no_image_gives_nan():
+def test_a_box_of_an_invalid_image_gives_nan():
     boxes = np.array([[0, 0, 0, 4, 4], [7, 0, 0, 4, 4], [0, np.nan, 0, 4, 4]], np.float32)
     lines = (
         "torchvision.ops.RoIAlign e 2 1 x0 x1 y aligned=True output_size=(2,2) sampling_ratio=2 "
@@ -134,12 +134,12 @@ def test_weights_of_other_types_are_refused():
 
 
 @pytest.mark.parametrize("optimize", [True, False])
-def test_what_nobody_reads_does_not_fail_for_its_values(optimize):
+def test_values_are_not_checked_where_nothing_reads_the_result(optimize):
     text = """7767517
 4 4
 pnnx.Input in 0 1 x #x=(1,2,4,2,6)f32
-F.max_pool3d pool 1 2 x y places kernel_size=(2,2,2)
-nn.MaxUnpool3d unpool 2 1 y places z kernel_size=1
+F.max_pool3d pool 1 2 x y i kernel_size=(2,2,2)
+nn.MaxUnpool3d unpool 2 1 y i z kernel_size=1
 pnnx.Output out 1 0 y
 """
     x = values(1, 2, 4, 2, 6)

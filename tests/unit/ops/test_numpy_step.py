@@ -1,6 +1,6 @@
-"""Operators that numpy computes: what the cases with PyTorch's numbers do not show.
+"""Operators that numpy computes: steps that are saved, random numbers, messages about values.
 
-Steps that are spared, random numbers, and what is said of values that do not fit.
+The stored cases compare their results with PyTorch's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ...support.textgraph import model_of, values
 
 
 def named(field):
-    """Give an argument its name at once, as a member of a record gets it."""
+    """Let a field be declared with its name, which it otherwise gets from its record."""
     return lambda name, *values, **options: schema(**{name: field(*values, **options)})[0]
 
 
@@ -82,7 +82,7 @@ def test_arguments_refused(argument, value):
         argument.convert(value)
 
 
-def test_scalar_types_are_pytorchs():
+def test_scalar_types_follow_pytorch():
     assert [from_scalar_type(n).name for n in (0, 4, 6, 11)] == ["u8", "i64", "f32", "bool"]
     assert {from_scalar_type(n).name for n in (*range(12), 15)} == set(DTYPES)
 
@@ -102,7 +102,7 @@ def test_positional_values_become_arguments():
             convert_positional(wrong, arguments)
 
 
-def test_conversion_cuts_off_and_wraps():
+def test_conversion_truncates_and_wraps():
     floats = np.array([-1.9, 1.9, 300.0])
     assert convert(floats, np.dtype(np.int64)).tolist() == [-1, 1, 300]
     assert convert(floats, np.dtype(np.uint8)).tolist() == [255, 1, 44]
@@ -114,7 +114,7 @@ def test_conversion_cuts_off_and_wraps():
 # -- steps -------------------------------------------------------------------------------------
 
 
-def test_what_is_known_while_planning_costs_no_step():
+def test_static_values_need_no_step():
     model = model_of(
         """
         pnnx.Input      in   0 1 x #x=(3,4)f32
@@ -131,7 +131,7 @@ def test_what_is_known_while_planning_costs_no_step():
     assert steps_of(model, (3, 4)) == ["elementwise"]
 
 
-def test_a_cast_to_its_own_type_is_a_view():
+def test_a_cast_to_the_same_type_is_a_view():
     model = model_of(
         """
         pnnx.Input  in   0 1 x #x=(3,4)f32
@@ -144,7 +144,7 @@ def test_a_cast_to_its_own_type_is_a_view():
     assert not any(isinstance(step, PythonStep) for step in model.plan((3, 4)).steps)
 
 
-def test_writing_into_a_slice_copies_no_more_than_the_slice():
+def test_writing_into_a_slice_copies_only_the_slice():
     model = model_of(
         """
         pnnx.Input        in   0 1 x #x=(4,5)f32
@@ -162,7 +162,7 @@ def test_writing_into_a_slice_copies_no_more_than_the_slice():
     np.testing.assert_allclose(model(x, s), 1 / (1 + np.exp(-y)), rtol=1e-6)
 
 
-def test_writing_into_a_slice_leaves_what_others_read():
+def test_writing_into_a_slice_does_not_change_operands_that_are_read_later():
     model = model_of(
         """
         pnnx.Input           in   0 1 x #x=(4,5)f32
@@ -183,7 +183,7 @@ def test_writing_into_a_slice_leaves_what_others_read():
 # -- random numbers ----------------------------------------------------------------------------
 
 
-def test_random_numbers_stay_the_same_and_have_the_right_distribution():
+def test_random_numbers_are_reproducible_and_have_the_right_distribution():
     text = """
         pnnx.Input      in  0 1 x #x=(?,1000)f32
         torch.randn_like a  1 1 x y dtype=None $input=x
@@ -204,7 +204,7 @@ def test_random_numbers_stay_the_same_and_have_the_right_distribution():
 
 
 def _refused(error, operator: str, *inputs: np.ndarray) -> str:
-    """Return what is said behind the label of the only operator of a graph."""
+    """Return the message after the label of the only operator of a graph."""
     names = {"float32": "f32", "int64": "i64", "bool": "bool"}
     lines = [
         f"pnnx.Input in{i} 0 1 {i} #{i}=({','.join(map(str, x.shape))}){names[x.dtype.name]}"

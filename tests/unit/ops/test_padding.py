@@ -1,4 +1,4 @@
-"""Padding: every mode on every rank, corners, crops, and what is refused."""
+"""Padding in every mode on every rank, against numpy.pad; corners, crops, and refused amounts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_margins(run, mode, shape, pad):
 def test_negative_amounts_crop(run, mode):
     x = noise((2, 3, 7, 6))
     for pad in ((-1, -2, 0, -3), (-2, 1, 2, -1)):
-        # What is cropped away does not come back as a margin.
+        # A cropped element does not reappear in a margin.
         kept = x[:, :, : 7 + min(pad[3], 0), 2:] if pad[0] == -2 else x[:, :, :4, 1:4]
         grown = tuple(max(p, 0) for p in pad)
         expected = reference(kept, grown, mode)
@@ -98,13 +98,13 @@ def test_refuses(arguments, message):
         run_operator("F.pad", noise((2, 3, 5, 6)), **arguments)
 
 
-def test_refuses_to_repeat_an_edge_that_is_not_there():
+def test_refuses_to_repeat_an_empty_edge():
     with pytest.raises(kuiper.ShapeError, match="no edge to repeat"):
         run_operator("F.pad", np.empty((2, 0), np.float32), pad=(1, 1), mode="replicate")
 
 
 class _Binder:
-    """What :func:`pad_spatial` needs of a binder: memory and steps."""
+    """The part of a binder that :func:`pad_spatial` uses: memory and steps."""
 
     def __init__(self, bench):
         self.bench = bench
@@ -154,16 +154,16 @@ pnnx.Output  out 1 0 y
     ("first", "second", "stride", "size", "told"),
     [
         ("(0,1,0,1)", "(1,2,1,2)", 2, (8, 12), None),
-        ("(0,1,0,1)", "(1,2,1,2)", 2, (16, 32), None),  # the same there, too
+        ("(0,1,0,1)", "(1,2,1,2)", 2, (16, 32), None),  # the same for the other size
         ("(0,1,0,1)", "(1,2,1,2)", 2, (11, 12), "'p' (F.pad) and 1 more: its margins (0, 1, 0, 1)"),
         ("(0,1,0,1)", "(1,2,1,2)", 2, (8, 14), "'q' (F.pad): its margins (1, 2, 1, 2) are those"),
-        ("(0,1,0,1)", "(1,1,1,1)", 2, (9, 11), None),  # not by the size
+        ("(0,1,0,1)", "(1,1,1,1)", 2, (9, 11), None),  # does not depend on the size
         ("(0,1,0,1)", "(1,2,2,2)", 1, (8, 14), "an image of 4 x 6 in the file, which this one of"),
         ("(1,1,1,1)", "(1,2,1,2)", 2, (9, 11), None),
     ],
 )
-def test_margins_that_may_go_by_the_size_are_told(caplog, first, second, stride, size, told):
-    """Where PyTorch may pad another size otherwise, which the file cannot tell."""
+def test_margins_that_may_depend_on_the_size_are_logged(caplog, first, second, stride, size, told):
+    """PyTorch may pad another size differently, which the file does not record."""
     model = kuiper.load(SIZED.format(first=first, second=second, stride=stride).encode())
     for _ in range(2):
         assert model(noise((2, 2, *size))).shape[:2] == (2, 2)
@@ -172,7 +172,7 @@ def test_margins_that_may_go_by_the_size_are_told(caplog, first, second, stride,
     assert told is None or told in messages[0]
 
 
-def test_a_module_with_even_margins_does_not_go_by_the_size(caplog):
+def test_a_module_with_even_margins_is_independent_of_the_size(caplog):
     text = SIZED.replace("(1,2,8,12)", "(1,2,9,13)").replace("(1,2,4,6)", "(1,2,5,7)")
     model = kuiper.load(text.format(first="(1,1,1,1)", second="(2,2,2,2)", stride=1).encode())
     model(noise((1, 2, 12, 16)))

@@ -1,4 +1,4 @@
-"""Cutting a convolution's output where taps come into the image or leave it."""
+"""Regions of a convolution's output that see the same taps, against a count of the taps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_regions_cover_the_output_and_see_what_is_inside(case):
+def test_regions_cover_the_output_and_have_the_taps_inside_the_image(case):
     extents, kernel, stride, dilation, padding = case
     size = outputs_of(*case)
     if min(size) < 1:
@@ -68,7 +68,7 @@ def test_regions_cover_the_output_and_see_what_is_inside(case):
 
 
 def work(case):
-    """Return products of a cut output, as a part of what they would be without a cut."""
+    """Return the number of regions, and their products relative to those without regions."""
     extents, kernel, stride, dilation, padding = case
     size = outputs_of(*case)
     regions = cut_regions(taps_of(kernel, dilation, padding), stride, extents, size)
@@ -82,16 +82,16 @@ def work(case):
     return len(regions), total / (np.prod(size) * np.prod(kernel))
 
 
-def test_how_far_it_is_cut():
+def test_number_of_regions():
     square, one = (3, 3), (1, 1)
-    # Never more than the middle of the filter is inside.
+    # Only the middle of the filter is ever inside.
     assert work(((20, 20), square, one, (24, 24), (24, 24))) == (1, pytest.approx(1 / 9))
-    # Rows 0-7 see the middle and the lower tap, 8-11 the middle, 12-19 the upper and the middle.
+    # Rows 0-7 see the middle and lower taps, 8-11 the middle, 12-19 the upper and middle ones.
     assert work(((20, 20), square, one, (12, 12), (12, 12))) == (9, pytest.approx((36 / 60) ** 2))
-    # A border of one pixel is not worth it, nor are regions of a few pixels.
+    # Neither a border of one pixel nor a region of a few pixels is worth a region.
     assert work(((56, 56), square, one, one, one)) == (0, 0)
     assert work(((5, 5), square, one, (2, 2), (2, 2)))[0] <= 1
-    # No tap finds the image at all: the output is the bias.
+    # No tap reaches the image: the output is the bias.
     assert work(((4, 4), (2, 2), one, (40, 40), (20, 20)))[1] == 0
 
 
@@ -110,7 +110,7 @@ def test_how_far_it_is_cut():
 def test_every_region_has_its_weights(case, groups):
     extents, kernel, stride, dilation, padding = case
     random = np.random.default_rng(1)
-    # Both batches of a model, one plan after the other: weights of all regions are kept once.
+    # Two batch sizes make two plans, which share the weights of all regions.
     pictures = [random.standard_normal((n, 34, *extents), np.float32) for n in (1, 3)]
     weight = random.standard_normal((38, 34 // groups, *kernel), np.float32)
     bias = random.standard_normal(38, np.float32)

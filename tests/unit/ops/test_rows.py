@@ -1,4 +1,4 @@
-"""Records of reductions, softmax and normalisation: axes, layouts, dtypes and what is refused."""
+"""Records of reductions, softmax and normalisation, against numpy: axes, layouts, dtypes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_combination_of_axes(run, dims, keepdim):
     check(run("torch.norm", X, p=2, **arguments), expected)
 
 
-def test_negative_axes_and_all_of_them():
+def test_negative_axes_and_all_axes():
     check(run_operator("torch.sum", X, dim=(-1, 1)), X.sum((3, 1)), 1e-5)
     for name, expected in (("sum", X.sum()), ("prod", X.prod()), ("max", X.max())):
         y = run_operator(f"torch.{name}", X)
@@ -86,12 +86,12 @@ def test_norms(p):
     check(run_operator("torch.norm", X, p=p, dim=(1,)), expected)
 
 
-def test_places():
+def test_indices_of_extremes():
     x = np.round(noise((3, 8, 5)))
     for name in ("max", "min"):
-        values, places = run_operator(f"torch.{name}", x, n_outputs=2, dim=1, keepdim=True)
+        values, indices = run_operator(f"torch.{name}", x, n_outputs=2, dim=1, keepdim=True)
         np.testing.assert_array_equal(values, getattr(x, name)(1, keepdims=True))
-        np.testing.assert_array_equal(places, getattr(x, f"arg{name}")(1, keepdims=True))
+        np.testing.assert_array_equal(indices, getattr(x, f"arg{name}")(1, keepdims=True))
         y = run_operator(f"torch.{name}", x, dim=-1, keepdim=False)
         np.testing.assert_array_equal(y, getattr(x, name)(2))
         y = run_operator(f"torch.arg{name}", x, dim=None, keepdim=False)
@@ -103,9 +103,9 @@ def test_places():
 def test_topk():
     x = noise((3, 9))
     x[1, 4] = np.nan
-    values, places = run_operator("torch.topk", x, n_outputs=2, k=3, dim=1, largest=True)
-    assert np.isnan(values[1, 0])  # NaN is the largest of all
-    np.testing.assert_array_equal(np.take_along_axis(x, places, 1), values)
+    values, indices = run_operator("torch.topk", x, n_outputs=2, k=3, dim=1, largest=True)
+    assert np.isnan(values[1, 0])  # NaN is the greatest
+    np.testing.assert_array_equal(np.take_along_axis(x, indices, 1), values)
     np.testing.assert_array_equal(values[0], np.sort(x[0])[::-1][:3])
     values, _ = run_operator("torch.topk", x, n_outputs=2, k=4, dim=-1, largest=False)
     np.testing.assert_array_equal(values[2], np.sort(x[2])[:4])
@@ -223,7 +223,7 @@ def test_group_and_instance_norm(run, shape):
         check(run("nn.GroupNorm", x, num_groups=groups, eps=1e-5, affine=False), expected, 1e-5)
     expected = REFERENCES["nn.InstanceNorm2d"](x.astype(np.float64), eps=1e-5)
     check(run("nn.InstanceNorm2d", x, eps=1e-5), expected, 1e-5)
-    # Without weights PyTorch takes any number of channels.
+    # Without weights PyTorch accepts any number of channels.
     check(run("nn.InstanceNorm2d", x, num_features=3, eps=1e-5, affine=False), expected, 1e-5)
 
 
@@ -298,7 +298,7 @@ def test_one_step_and_no_copy(type, params, kind):
     assert kinds_of(model_of(type, [X], params), X) == [kind]
 
 
-def test_channels_last_images_are_reduced_where_they_lie():
+def test_channels_last_images_are_reduced_in_place():
     text = (
         b"7767517\n5 4\npnnx.Input in 0 1 0 #0=(2,4,5,6)f32\n"
         b"Tensor.permute p 1 1 0 1 dims=(0,3,1,2)\n"

@@ -1,4 +1,4 @@
-"""Tensors without axes, which PyTorch takes for tensors of one where an axis is asked for."""
+"""0-d tensors, which PyTorch treats as 1-d where an axis is given; the values are PyTorch's."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_axes_of_a_number(line, expected, dim):
     assert y == np.float32(expected)
 
 
-def test_an_axis_that_is_none():
+def test_an_invalid_axis():
     with pytest.raises(Exception, match="'dim' is 1, expected -1 to 0"):
         run("torch.squeeze op 1 1 x y dim=1 $input=x", ONE)
 
@@ -56,12 +56,12 @@ def test_an_axis_that_is_none():
         "torch.max  op 1 2 x y i dim=0 keepdim=False $input=x",
     ],
 )
-def test_places_in_a_number(line):
-    values, places = run(line, ONE, "y i")
-    assert (values.shape, places.shape) == ((), ())
+def test_indices_in_a_number(line):
+    values, indices = run(line, ONE, "y i")
+    assert (values.shape, indices.shape) == ((), ())
     assert values == ONE
-    assert places == 0
-    assert places.dtype == np.int64
+    assert indices == 0
+    assert indices.dtype == np.int64
 
 
 @pytest.mark.parametrize(("x", "expected"), [(2.0, 2.0), (-2.0, -0.5)])
@@ -69,7 +69,7 @@ def test_a_weight_that_is_written_as_a_number(x, expected):
     assert run("F.prelu op 1 1 x y weight=0.25 $input=x", np.float32(x)) == expected
 
 
-def test_an_input_of_no_declared_type_may_hold_whole_numbers():
+def test_an_input_of_undeclared_type_may_hold_integers():
     line = "torch.logical_not op 1 1 x y $input=x"
     for value, expected in ((0, True), (3, False)):
         for dtype in (np.int64, np.int32, np.uint8, np.bool_, np.float32):
@@ -92,7 +92,7 @@ def test_one_model_for_several_types():
         assert (y == 8).all()
 
 
-def test_other_floats_and_declared_types_are_still_refused():
+def test_other_floats_and_other_declared_types_are_refused():
     line = "torch.logical_not op 1 1 x y $input=x"
     with pytest.raises(InputError, match="float64"):
         run(line, np.float64(1.5), declared="")

@@ -1,4 +1,4 @@
-"""Arguments of operators: found wherever PNNX put them, converted, and refused all at once."""
+"""Schemas: arguments are found in all forms of PNNX, converted, and refused in one message."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ...support.textgraph import files_of
 
 
 def named(field):
-    """Give an argument its name at once, as a member of a record gets it."""
+    """Let a field be declared with its name, which it otherwise gets from its record."""
     return lambda name, *values, **options: schema(**{name: field(*values, **options)})[0]
 
 
@@ -49,7 +49,7 @@ W = TensorSpec((4, 3))
 
 
 def collect(arguments, type="torch.op", given=(), keyed=None, attributes=None, post=(), **params):
-    """Resolve an operator; `given` and `keyed` are what its inputs hold, in order."""
+    """Resolve an operator; `given` and `keyed` are its inputs without and with keywords."""
     graph = Graph()
     known = [*given, *(keyed or {}).values()]
     keys = [None] * len(given) + list(keyed or {})
@@ -74,8 +74,8 @@ def collect(arguments, type="torch.op", given=(), keyed=None, attributes=None, p
     return resolve(operator, record, values, specs)
 
 
-def faults(arguments, **how) -> str:
-    """Return what is said behind the operator's label."""
+def message_of(arguments, **how) -> str:
+    """Return the message after the label of the operator."""
     with pytest.raises(OperatorError) as caught:
         collect(arguments, **how)
     text = str(caught.value)
@@ -126,7 +126,7 @@ def test_literals(argument, literal, value):
     assert type(got) is type(value)
 
 
-def test_a_word_may_be_nan():
+def test_the_word_nan():
     assert math.isnan(collect([Float("a")], a="nan").a)
 
 
@@ -166,8 +166,8 @@ def test_a_word_may_be_nan():
         (Tensor("a"), None, "argument 'a' is None, expected a tensor"),
     ],
 )
-def test_literals_that_are_refused(argument, literal, message):
-    assert faults([argument], a=literal) == message
+def test_refused_literals(argument, literal, message):
+    assert message_of([argument], a=literal) == message
 
 
 def test_defaults():
@@ -176,12 +176,12 @@ def test_defaults():
     assert got == {"a": 7, "b": None, "c": None, "d": True}
 
 
-def test_zero_and_false_are_not_taken_for_absent():
+def test_zero_and_false_are_not_absent():
     got = collect([Int("a", 7), Float("b", 0.5), Bool("c", True)], a=0, b=0.0, c=False)
     assert (got.a, got.b, got.c) == (0, 0.0, False)
 
 
-# -- where arguments stand ---------------------------------------------------------------------
+# -- forms of arguments ------------------------------------------------------------------------
 
 
 def test_inputs_with_and_without_keywords():
@@ -195,13 +195,13 @@ def test_inputs_with_and_without_keywords():
     assert (got.input, got.weight, got.bias, got.n) == (X, W, None, 5)
 
 
-def test_inputs_that_are_numbers_follow_the_tensors_in_their_own_order():
+def test_numeric_inputs_follow_the_tensors_in_order():
     arguments = [Int("dim"), Tensor("input"), Int("start", 0), Int("end", 9)]
     got = collect(arguments, given=[X, StaticValue(1), StaticValue(2)], end=5)
     assert (got.input, got.dim, got.start, got.end) == (X, 1, 2, 5)
 
 
-def test_a_constant_of_one_element_stands_for_a_number():
+def test_a_constant_of_one_element_is_a_number():
     for shape in ((), (1,), (1, 1)):
         constant = TensorSpec(shape, np.int64, np.full(shape, 3))
         assert collect([Tensor("x"), Int("n")], given=[X, constant]).n == 3
@@ -227,13 +227,13 @@ def test_a_number_that_is_computed_later():
     assert collect([Ints("n")], keyed={"n": StaticValue((3, known))}).n == (3, 4)
 
 
-def test_a_tensor_is_no_number():
+def test_a_tensor_is_not_a_number():
     for argument in (DType("n"), Str("n"), TensorList("n")):
-        assert "argument 'n' is the tensor int64 ()" in faults(
+        assert "argument 'n' is the tensor int64 ()" in message_of(
             [argument], keyed={"n": TensorSpec((), np.int64)}
         )
     two = TensorSpec((2,), np.int64, np.array([1, 2]))
-    assert "argument 'n' is the tensor int64 (2,)" in faults([Int("n")], keyed={"n": two})
+    assert "argument 'n' is the tensor int64 (2,)" in message_of([Int("n")], keyed={"n": two})
 
 
 def test_attributes():
@@ -247,12 +247,12 @@ def test_other_spellings_of_a_keyword():
     arguments = [Tensor("input"), Tensor("other", aliases=("mat2", "vec"))]
     assert collect(arguments, given=[X], keyed={"vec": W}).other == W
     assert collect(arguments, keyed={"mat2": W, "input": X}).other == W
-    assert faults(arguments, given=[X], keyed={"mat2": W, "vec": X}) == (
+    assert message_of(arguments, given=[X], keyed={"mat2": W, "vec": X}) == (
         "argument 'other' is given twice"
     )
 
 
-def test_the_rest_of_the_inputs():
+def test_variadic_inputs():
     got = collect([Tensors("tensors"), Int("dim", 0)], given=[X, W, X], dim=1)
     assert got.tensors == [X, W, X]
     assert got.dim == 1
@@ -261,30 +261,30 @@ def test_the_rest_of_the_inputs():
     assert (got.tensors, got.dim) == ([X], 1)
 
 
-def test_what_is_not_known_yet_is_left_unset():
+def test_unknown_values_are_left_unset():
     got = collect([Tensor("x"), Int("n"), Int("m", 2)], given=[None, None])
     assert vars(got) == {"m": 2}
     got = collect([Tensor("x"), Int("n")], given=[None], keyed={"n": None})
     assert vars(got) == {}
 
 
-def test_a_module_that_says_whether_it_has_a_bias():
+def test_a_module_with_a_flag_for_its_bias():
     arguments = [Tensor("x"), Tensor("weight"), Tensor("bias", optional=True)]
     weight, bias = np.ones((4, 3), np.float32), np.ones(4, np.float32)
     both = {"weight": weight, "bias": bias}
     got = collect(arguments, "nn.Op", [X], attributes=both, bias=True)
     assert got.bias.shape == (4,)
     assert collect(arguments, "nn.Op", [X], attributes={"weight": weight}, bias=False).bias is None
-    assert faults(arguments, type="nn.Op", given=[X], attributes={"weight": weight}, bias=True) == (
-        "argument 'bias' is True, but the tensor 'bias' is missing"
-    )
-    assert faults(arguments, type="nn.Op", given=[X], attributes=both, bias=False) == (
+    assert message_of(
+        arguments, type="nn.Op", given=[X], attributes={"weight": weight}, bias=True
+    ) == ("argument 'bias' is True, but the tensor 'bias' is missing")
+    assert message_of(arguments, type="nn.Op", given=[X], attributes=both, bias=False) == (
         "argument 'bias' is False, but the tensor 'bias' is there"
     )
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_a_shared_weight_comes_as_an_extra_first_input_of_a_module(has_bias):
+def test_a_shared_weight_is_an_extra_first_input_of_a_module(has_bias):
     arguments = [Tensor("x"), Tensor("weight"), Tensor("bias", optional=True)]
     attributes = {"weight": np.ones((4, 3), np.float32)}
     if has_bias:
@@ -293,7 +293,7 @@ def test_a_shared_weight_comes_as_an_extra_first_input_of_a_module(has_bias):
     assert got.x == X
     assert got.weight.shape == (4, 3)
     assert (got.bias is None) != has_bias
-    # A function has no attributes, and no surplus: what comes first is the data.
+    # A function has no attributes and no extra input: the first one is the data.
     got = collect(arguments, "F.op", [X, W])
     assert (got.x, got.weight, got.bias) == (X, W, None)
 
@@ -305,7 +305,7 @@ def test_a_module_may_take_several_tensors():
     assert (got.input1, got.input2) == (X, W)
 
 
-def test_the_summand_of_a_fused_sum_is_no_argument():
+def test_the_summand_of_a_fused_sum_is_not_an_argument():
     arguments = [Tensor("x"), Tensor("weight"), Tensor("bias", optional=True)]
     attributes = {"weight": np.ones((4, 3), np.float32)}
     other = TensorSpec((9, 9))
@@ -317,11 +317,11 @@ def test_the_summand_of_a_fused_sum_is_no_argument():
     assert (got.x, got.bias) == (X, None)
 
 
-# -- faults ------------------------------------------------------------------------------------
+# -- messages ----------------------------------------------------------------------------------
 
 
-def test_every_fault_is_reported_at_once():
-    message = faults(
+def test_all_errors_are_in_one_message():
+    message = message_of(
         [Tensor("x", rank=4), Int("stride", minimum=1), Str("mode", ("a", "b")), Bool("flag")],
         given=[X, W],
         stride=0,
@@ -338,22 +338,22 @@ def test_every_fault_is_reported_at_once():
 
 
 def test_missing_arguments():
-    assert faults([Tensor("x"), Ints("size", 2), Tensor("y", optional=True)], given=[]) == (
+    assert message_of([Tensor("x"), Ints("size", 2), Tensor("y", optional=True)], given=[]) == (
         "argument 'x' is missing, expected a tensor; "
         "argument 'size' is missing, expected 2 integers"
     )
 
 
 def test_too_many_inputs():
-    assert faults([Tensor("x")], given=[X, W, X]) == (
+    assert message_of([Tensor("x")], given=[X, W, X]) == (
         "takes no further input, but has 'i1'; takes no further input, but has 'i2'"
     )
-    assert faults([], given=[X]) == "takes no further input, but has 'i0'"
+    assert message_of([], given=[X]) == "takes no further input, but has 'i0'"
 
 
 def test_arguments_given_twice():
     weight = np.ones(3, np.float32)
-    assert faults([Tensor("w")], keyed={"w": W}, attributes={"w": weight}) == (
+    assert message_of([Tensor("w")], keyed={"w": W}, attributes={"w": weight}) == (
         "argument 'w' is given twice"
     )
 
@@ -362,15 +362,15 @@ def test_arguments_given_twice():
     ("rank", "text"), [(1, "expected rank 1"), ((0, 1, 4), "expected rank 0 or 1 or 4")]
 )
 def test_ranks(rank, text):
-    assert faults([Tensor("x", rank=rank)], given=[X]) == f"'x' has shape (2, 3), {text}"
+    assert message_of([Tensor("x", rank=rank)], given=[X]) == f"'x' has shape (2, 3), {text}"
     assert collect([Tensor("x", rank=(1, 2))], given=[X]).x == X
 
 
-def test_no_known_arguments():
-    assert faults([], dim=1) == "has no argument 'dim' (known: none)"
+def test_an_operator_without_a_schema():
+    assert message_of([], dim=1) == "has no argument 'dim' (known: none)"
 
 
-def test_wrong_literals_are_found_when_a_model_is_loaded():
+def test_wrong_literals_are_found_on_loading():
     param, _ = files_of(
         """pnnx.Input in 0 1 x
         nn.LeakyReLU act 1 1 x y negative_slope=steep slope=3
@@ -393,7 +393,7 @@ def test_wrong_literals_are_found_when_a_model_is_loaded():
     [("f32", np.float32), ("f16", np.float32), ("bf16", np.float32), ("f64", np.float64),
      ("i64", np.int64), ("bool", np.bool_)],
 )  # fmt: skip
-def test_what_planning_sees_of_a_weight(name, dtype):
+def test_the_spec_of_a_weight(name, dtype):
     attribute = Attribute.from_array(np.array([[0.0, 1.0, 1.0]]), name)
     spec = attribute_spec(attribute)
     assert (spec.shape, spec.dtype) == ((1, 3), dtype)

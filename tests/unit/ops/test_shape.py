@@ -1,4 +1,4 @@
-"""Records of views, joins, cuts and rearrangements: values against numpy, and what is refused."""
+"""Records of views, joins, splits and permutations, against numpy; and what they refuse."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_reshape(shape, expected):
     check(X.reshape(expected), "Tensor.reshape", X, shape=shape)
 
 
-def test_reshape_of_an_empty_tensor_takes_0_at_its_word():
+def test_reshape_of_an_empty_tensor_takes_0_literally():
     check(
         np.empty((0, 7), np.float32), "Tensor.reshape", np.empty((2, 0), np.float32), shape=(0, 7)
     )
@@ -73,7 +73,7 @@ def test_reshape_after_permute_copies():
     np.testing.assert_array_equal(model(X), X.transpose(0, 2, 3, 1).reshape(2, -1))
 
 
-def test_shape_of_another():
+def test_reshape_as():
     y = noise((12, 20))
     check(X.reshape(12, 20), "Tensor.reshape_as", X, y)
     with pytest.raises(kuiper.ShapeError, match="cannot give an input of shape"):
@@ -197,7 +197,7 @@ def check_pieces(expected, type, **arguments):
         np.testing.assert_array_equal(result, piece)
 
 
-def test_cuts():
+def test_splits():
     check_pieces([X[:, :2], X[:, 2:4], X[:, 4:]], "torch.chunk", chunks=3, dim=1)
     check_pieces([X[..., :2], X[..., 2:4], X[..., 4:]], "torch.chunk", chunks=4, dim=-1)
     check_pieces([X[:, :4], X[:, 4:]], "torch.split", split_size_or_sections=4, dim=1)
@@ -217,7 +217,7 @@ def test_pieces_as_one_list():
     np.testing.assert_array_equal(model(X), np.concatenate([X[:, 4:], X[:, :4]], 1))
 
 
-def test_cuts_refuse():
+def test_splits_refuse():
     for type, arguments, message in (
         ("torch.chunk", {"chunks": 2, "dim": 1}, "gives 2 ranges, expected 3"),
         ("torch.split", {"split_size_or_sections": (1, 2, 1), "dim": 1}, "add up to 6"),
@@ -336,11 +336,11 @@ def test_flip_and_roll():
 
 
 @pytest.mark.parametrize("type", ["nn.Dropout", "F.dropout", "torch.clone", "nn.Identity"])
-def test_nothing_happens(type):
+def test_identity(type):
     check(X, type, X)
 
 
-def test_views_cost_no_step():
+def test_views_need_no_step():
     model = model_of("Tensor.permute", [X], {"dims": (0, 2, 3, 1)})
-    # The copy is the one into the caller's array.
+    # The only step copies into the caller's array.
     assert [row["kind"] for row in model.profile(X, runs=1).rows] == ["copy"]

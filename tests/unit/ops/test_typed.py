@@ -1,4 +1,4 @@
-"""Expressions over tensors of other types than float32: compiled, with numpy's numbers."""
+"""Compiled expressions over tensors of other types than float32, against numpy."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_expressions(expression, dtypes):
     try:
         expected = evaluate(parse(expression, 2), [x, y])
     except kuiper.KuiperError:
-        with pytest.raises(kuiper.KuiperError):  # the bits of floats
+        with pytest.raises(kuiper.KuiperError):  # bitwise functions of floats
             model_of(expression, dtypes)(x, y)
         return
     model = model_of(expression, dtypes)
@@ -67,7 +67,7 @@ def test_expressions(expression, dtypes):
     assert [step.kind for step in model.plan(*SHAPES).steps] == ["typed"]
 
 
-def test_a_divisor_that_may_be_0_is_left_to_numpy():
+def test_integer_division_by_0_is_computed_by_numpy():
     model = model_of("floor_divide(@0,@1)", ("i64", "i64"))
     x, y = numbers((7, 300), np.int64, 1), numbers((300,), np.int64, 2) + 1
     np.testing.assert_array_equal(model(x, y), x // y)

@@ -1,4 +1,4 @@
-"""Inverted residuals: two convolutions in one sweep give the bits of two sweeps."""
+"""Fused inverted residuals give the bits of two separate convolutions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ...support import assert_outputs, assert_same_bits
 from ...support.textgraph import conv, files_of, graph_of, text, values
 from ...support.workbench import ISAS, isa
 
-# The function of the same name hides the module.
+# A function of this name hides the module, so `from ... import` cannot reach it.
 fuse_expand = import_module("kuiper.passes.optimize.fuse_expand")
 
 FUSED = "kuiper.ExpandDepthwise"
-# channels in and between, height and width, kernel, stride, padding, dilation, activation
+# channels in and in between, height and width, kernel, stride, padding, dilation, activation
 BLOCKS = {
     "3x3": (16, 48, (11, 19), (3, 3), 1, 1, 1, "nn.ReLU6"),
     "3x3 stride 2": (12, 40, (12, 20), (3, 3), 2, 1, 1, "nn.SiLU"),
@@ -71,8 +71,8 @@ def fuse_small_images(monkeypatch):
     monkeypatch.setattr(fuse_expand, "MIN_BYTES", 0)
 
 
-def apart(graph, monkeypatch, *inputs, **options):
-    """Run the graph with the two convolutions apart."""
+def run_unfused(graph, monkeypatch, *inputs, **options):
+    """Run the graph with two separate convolutions."""
     with monkeypatch.context() as patch:
         patch.setattr(fuse_expand, "MIN_BYTES", 1 << 60)
         model = Model(graph, **options)
@@ -87,10 +87,10 @@ def types(model: Model, inputs) -> list[str]:
 
 @pytest.mark.parametrize("variant", ISAS)
 @pytest.mark.parametrize("name", BLOCKS)
-def test_one_sweep_gives_the_bits_of_two(name, variant, monkeypatch):
+def test_the_fused_kernel_gives_the_bits_of_two_convolutions(name, variant, monkeypatch):
     graph, x = block(name)
     with isa(variant):
-        expected = apart(graph, monkeypatch, x)
+        expected = run_unfused(graph, monkeypatch, x)
         model = Model(graph)
         assert types(model, [x]).count(FUSED) == 1
         assert np.std(expected) > 0
@@ -99,8 +99,8 @@ def test_one_sweep_gives_the_bits_of_two(name, variant, monkeypatch):
 
 @pytest.mark.parametrize("variant", ISAS)
 @pytest.mark.parametrize("name", BLOCKS)
-def test_one_sweep_agrees_with_the_reference(name, variant):
-    """Both forms share the kernel of rows; the reference shares nothing."""
+def test_the_fused_kernel_agrees_with_the_reference(name, variant):
+    """The two compared above share the kernel of rows; the reference shares nothing."""
     lines, x = block_lines(name), image(name)
     files = files_of(lines)
     (expected,) = run_graph(read_graph(*files), [x])
@@ -112,7 +112,7 @@ def test_one_sweep_agrees_with_the_reference(name, variant):
 
 @pytest.mark.parametrize("ring", [1, 40 << 10])
 @pytest.mark.parametrize("name", ["3x3", "3x3 stride 2", "5x5 stride 2", "dilated"])
-def test_channels_go_through_in_blocks_where_the_ring_is_small(name, ring, monkeypatch):
+def test_channels_are_processed_in_blocks_if_the_ring_is_small(name, ring, monkeypatch):
     graph, x = block(name)
     expected = Model(graph)(x)
     monkeypatch.setattr(expand, "RING_BYTES", ring)
@@ -121,7 +121,7 @@ def test_channels_go_through_in_blocks_where_the_ring_is_small(name, ring, monke
 
 @pytest.mark.parametrize("threads", [2, 3, 7])
 @pytest.mark.parametrize("name", BLOCKS)
-def test_threads_and_batch_do_not_matter(name, threads):
+def test_the_bits_are_independent_of_threads_and_batch(name, threads):
     graph, x = block(name)
     expected = Model(graph, threads=1)(x)
     assert_same_bits(Model(graph, threads=threads)(x), expected, "threads")
@@ -137,12 +137,12 @@ def test_threads_and_batch_do_not_matter(name, threads):
     ],
 )
 @pytest.mark.parametrize("name", ["3x3", "narrow"])
-def test_a_residual_behind(name, tail, monkeypatch):
+def test_a_residual_sum_after_the_block(name, tail, monkeypatch):
     graph, x = block(name, tail.split("\n"), inputs=("x", "r"))
     r = values(2, BLOCKS[name][1], *x.shape[2:])
     model = Model(graph)
     assert types(model, [x, r]).count(FUSED) == 1
-    assert_same_bits(model(x, r), apart(graph, monkeypatch, x, r), name)
+    assert_same_bits(model(x, r), run_unfused(graph, monkeypatch, x, r), name)
     assert_outputs([model(x, r)], [Model(graph, optimize=False)(x, r)], 1e-5, "without passes")
 
 
@@ -164,21 +164,21 @@ def test_steps_count_both_convolutions():
         pytest.param([conv("e", "x", "a", 64, 48)], id="narrowing"),
     ],
 )
-def test_convolutions_that_stay_apart(lines):
+def test_convolutions_that_are_not_fused(lines):
     outputs = ("y", "w") if len(lines) > 1 else ("y",)
     graph = graph_of(text(*lines, depthwise("a", "y", 48, (3, 3), 1, 1, 1), outputs=outputs))
     x = values(1, 64 if "in_channels=64" in lines[0] else 16, 8, 12)
     assert FUSED not in types(Model(graph), [x])
 
 
-def test_grouped_but_not_depthwise_stays_apart():
+def test_a_grouped_convolution_is_not_fused():
     grouped = depthwise("a", "y", 48, (3, 3), 1, 1, 1)
     grouped = grouped.replace("groups=48", "groups=24").replace("(48,1,3,3)", "(48,2,3,3)")
     graph = graph_of(text(conv("e", "x", "a", 16, 48), grouped))
     assert FUSED not in types(Model(graph), [values(1, 16, 8, 12)])
 
 
-def test_small_images_stay_apart(monkeypatch):
+def test_small_images_are_not_fused(monkeypatch):
     monkeypatch.undo()
     graph, x = block("3x3")
     assert FUSED not in types(Model(graph), [x])

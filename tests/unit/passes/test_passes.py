@@ -1,4 +1,4 @@
-"""Passes: graphs in the model's text before, the operators after, and equal results."""
+"""Passes: the operators that each leaves of a graph, and equal results before and after."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ PASS_BY_NAME = {run.__name__: run for run in PASSES}
 
 
 def optimized(graph: Graph, inputs, *names: str) -> Graph:
-    """Return the graph after the passes called `names`, or after all of them.
+    """Return the graph after the passes called `names`, or after all passes.
 
-    The graph is verified after each, and computes the same before and after.
+    The graph is verified after each pass and must compute the same before and after.
     """
     specs_of = {o: TensorSpec(x.shape, x.dtype) for o, x in zip(graph.inputs, inputs, strict=True)}
     specs = infer_specs(graph, specs_of)
@@ -56,13 +56,13 @@ def optimized(graph: Graph, inputs, *names: str) -> Graph:
 
 
 def run(graph: Graph, inputs) -> list[np.ndarray]:
-    """Plan and run a graph as it is, without passes."""
+    """Plan and run a graph without passes."""
     specs = {o: TensorSpec(x.shape, x.dtype) for o, x in zip(graph.inputs, inputs, strict=True)}
     return make_plan(graph, specs, 1).run([np.ascontiguousarray(x) for x in inputs])
 
 
 def assert_specs(graph: Graph, specs) -> None:
-    """Fail unless `specs` knows every operand, as fresh inference would."""
+    """Fail unless `specs` equals the result of a new shape inference."""
     sources = {operand: specs[operand] for operand in graph.inputs}
     for operand, spec in infer_specs(graph, sources).items():
         if isinstance(spec, StaticValue):
@@ -73,7 +73,7 @@ def assert_specs(graph: Graph, specs) -> None:
 X = values(2, 3, 5, 6)
 
 
-def test_the_harness_sees_a_pass_that_changes_results(monkeypatch):
+def test_the_harness_detects_a_pass_that_changes_results(monkeypatch):
     def spoil(graph, specs):
         graph.operator("a").type = "F.sigmoid"
 
@@ -86,7 +86,7 @@ def test_the_harness_sees_a_pass_that_changes_results(monkeypatch):
 # -- batch normalisation -----------------------------------------------------------------------
 
 
-def test_a_norm_disappears_into_the_convolution_ahead():
+def test_a_norm_is_folded_into_the_preceding_convolution():
     graph = graph_of(text(conv("c", "x", "p"), norm("n", "p", "y")))
     optimized(graph, [X], "fold_batch_norm")
     assert lines_of(graph) == ["nn.Conv2d x -> y"]
@@ -109,7 +109,7 @@ def test_a_convolution_without_bias_gets_one():
         ("fuse_pad", "F.pad c 1 1 z p mode=constant pad=(0,0,0,0) value=None"),
     ],
 )
-def test_what_comes_before_the_input_of_a_module_is_a_shared_weight(name, line):
+def test_the_extra_first_input_of_a_module_is_a_shared_weight(name, line):
     module = conv("n", "p x", "y", 3) if name == "fuse_pad" else norm("n", "p x", "y", 3)
     module = module.replace(" n 1 1 ", " n 2 1 ")
     graph = graph_of(text("nn.ReLU r 1 1 x z", line, module))
@@ -118,7 +118,7 @@ def test_what_comes_before_the_input_of_a_module_is_a_shared_weight(name, line):
     assert lines_of(graph) == before
 
 
-def test_a_norm_that_a_sum_of_branches_names_only():
+def test_a_norm_that_only_a_sum_of_branches_names():
     lines = [
         branch("a", "x", "p", *BIG),
         branch("b", "x", "q", *SMALL),
@@ -130,7 +130,7 @@ def test_a_norm_that_a_sum_of_branches_names_only():
     assert lines_of(graph) == ["nn.Conv2d x -> p", "add(@0,@1) p x -> y"]
 
 
-def test_norms_behind_other_products():
+def test_norms_after_other_products():
     graph = graph_of(text(linear("l", "x", "p"), norm("n", "p", "y", 5, "nn.BatchNorm1d")))
     optimized(graph, [values(3, 4)], "fold_batch_norm")
     assert lines_of(graph) == ["nn.Linear x -> y"]
@@ -142,7 +142,7 @@ def test_norms_behind_other_products():
     assert lines_of(graph) == ["nn.Conv1d x -> y"]
 
 
-def test_two_norms_in_a_row_disappear_both():
+def test_two_norms_in_a_row_are_both_folded():
     graph = graph_of(text(conv("c", "x", "p"), norm("n", "p", "q"), norm("m", "q", "y")))
     optimized(graph, [X], "fold_batch_norm")
     assert lines_of(graph) == ["nn.Conv2d x -> y"]
@@ -155,7 +155,7 @@ AFFINE = ["pnnx.Attribute -> n.scale", "pnnx.Attribute -> n.shift"]
     ("lines", "x", "left"),
     [
         ([norm("n", "x", "y", 3)], X, "add(mul(@0,@1),@2) x n.scale n.shift -> y"),
-        # Somebody else reads what the convolution computes.
+        # The convolution has another reader.
         (
             [
                 conv("c", "x", "p"),
@@ -171,7 +171,7 @@ AFFINE = ["pnnx.Attribute -> n.scale", "pnnx.Attribute -> n.shift"]
             values(2, 6, 4),
             "add(mul(@0,@1),@2) p n.scale n.shift -> y",
         ),
-        # Without a batch the channels of a convolution are axis 0.
+        # Without a batch axis the channels of a convolution are axis 0.
         (
             [conv("c", "x", "p"), norm("n", "p", "y", 5, "nn.BatchNorm1d")],
             X[0],
@@ -189,13 +189,13 @@ def test_other_norms_become_arithmetic(lines, x, left):
     assert not any("BatchNorm" in line for line in after)
 
 
-def test_a_norm_of_a_returned_convolution_stays_outside():
+def test_a_norm_of_a_returned_convolution_is_not_folded():
     graph = graph_of(text(conv("c", "x", "p"), norm("n", "p", "y"), outputs=("p", "y")))
     optimized(graph, [X], "fold_batch_norm")
     assert "nn.Conv2d x -> p" in lines_of(graph)
 
 
-def test_a_convolution_whose_weight_is_an_input_takes_no_norm():
+def test_no_norm_is_folded_into_a_convolution_whose_weight_is_an_input():
     graph = graph_of(
         text("F.conv2d c 2 1 x w p $input=x $weight=w", norm("n", "p", "y"), inputs=("x", "w"))
     )
@@ -228,7 +228,7 @@ def total(*names: str, y: str = "y") -> str:
 @pytest.mark.parametrize(
     ("lines", "left"),
     [
-        # RepVGG: a window, one of a pixel, and the tensor itself, scaled.
+        # RepVGG: a 3x3 window, a 1x1 window, and the scaled tensor itself.
         (
             [
                 branch("a", "x", "p", *BIG),
@@ -238,7 +238,7 @@ def total(*names: str, y: str = "y") -> str:
             ],
             ["nn.Conv2d x -> y"],
         ),
-        # MobileOne: several of a size, each channel by itself; and groups.
+        # MobileOne: several windows of one size, depthwise; and groups.
         (
             [
                 *(branch(f"a{k}", "x", f"p{k}", *BIG, groups=4) for k in range(3)),
@@ -257,7 +257,7 @@ def total(*names: str, y: str = "y") -> str:
             ],
             ["nn.Conv2d x -> y"],
         ),
-        # With a stride there is no identity.
+        # With a stride there is no identity branch.
         (
             [
                 branch("a", "x", "p", *BIG, stride=2),
@@ -266,7 +266,7 @@ def total(*names: str, y: str = "y") -> str:
             ],
             ["nn.Conv2d x -> y"],
         ),
-        # ACNet: a cross in a square.  What else is added stays.
+        # ACNet: a 1x3 and a 3x1 window in a square one.  Other summands stay.
         (
             [
                 branch("a", "x", "p", (3, 1), (1, 0)),
@@ -276,7 +276,7 @@ def total(*names: str, y: str = "y") -> str:
             ],
             ["nn.Conv2d x -> r", "add(@0,@1) x r -> y"],
         ),
-        # Two tensors, each with its own.
+        # Two tensors, each with its own branches.
         (
             [
                 "nn.ReLU f 1 1 x z",
@@ -288,7 +288,7 @@ def total(*names: str, y: str = "y") -> str:
             ],
             ["nn.ReLU x -> z", "nn.Conv2d x -> p", "nn.Conv2d z -> q", "add(@0,@1) p q -> y"],
         ),
-        # A window of 5 with steps of 2 holds one of 3 with the same steps.
+        # A 5x5 window with stride 2 contains a 3x3 window with stride 2.
         (
             [
                 branch("a", "x", "p", (5, 5), (4, 4), dilation=2),
@@ -322,7 +322,7 @@ def test_branches_become_one_convolution(lines, left):
     ],
     ids=["neither holds the other", "groups", "dilation", "reflect", "broadcast", "stride"],
 )
-def test_branches_that_stay(lines):
+def test_branches_that_are_not_merged(lines):
     graph = graph_of(text(*lines, total("p", "q")))
     optimized(graph, [values(2, 4, 9, 8)], "fuse_branches")
     assert [line for line in lines_of(graph) if "Conv2d" in line] == [
@@ -331,7 +331,7 @@ def test_branches_that_stay(lines):
     ]
 
 
-def test_a_branch_that_others_read_stays():
+def test_a_branch_with_other_readers_is_not_merged():
     lines = [branch("a", "x", "p", *BIG), branch("b", "x", "q", *SMALL), total("p", "q")]
     graph = graph_of(text(*lines, outputs=("y", "p")))
     optimized(graph, [values(2, 4, 9, 8)], "fuse_branches")
@@ -343,7 +343,7 @@ def test_a_branch_that_others_read_stays():
 
 
 def test_branches_whose_padding_depends_on_the_size():
-    """The middle of a window lies elsewhere at even sizes, where its margins are 0 and 1."""
+    """At even sizes the margins are 0 and 1, so the centres of the windows differ."""
     lines = [
         "kuiper.SamePadding pad 1 1 x z @value=(1)f32 @window=(3,2)f32",
         branch("a", "z", "p", (3, 3), (0, 0), stride=2),
@@ -385,7 +385,7 @@ def test_branches_are_summed_once_for_all_copies_of_a_graph():
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("product", ["conv", "linear"])
-def test_an_activation_disappears_into_the_product_ahead(activation, product):
+def test_an_activation_is_fused_into_the_preceding_product(activation, product):
     name, *params = activation.split()
     act = f"{name} a 1 1 p y {' '.join(params)}"
     first = conv("c", "x", "p") if product == "conv" else linear("c", "x", "p")
@@ -399,7 +399,7 @@ def test_an_activation_disappears_into_the_product_ahead(activation, product):
     [
         # another reader
         [conv("c", "x", "p"), "F.relu a 1 1 p q", "pnnx.Expression e 2 1 p q y expr=add(@0,@1)"],
-        # an activation with a tensor
+        # an activation with a tensor argument
         [conv("c", "x", "p"), "nn.PReLU a 1 1 p y num_parameters=4 @weight=(4)f32"],
         # an activation whose parameter is an operand
         [
@@ -407,19 +407,19 @@ def test_an_activation_disappears_into_the_product_ahead(activation, product):
             "pnnx.Expression s 0 1 s expr=0.3",
             "F.leaky_relu a 2 1 p s y $input=p $negative_slope=s",
         ],
-        # no activation
+        # not an activation
         [conv("c", "x", "p"), "Tensor.permute a 1 1 p y dims=(0,2,3,1)"],
     ],
     ids=["two readers", "prelu", "parameter", "permute"],
 )
-def test_what_is_not_fused_as_an_activation(lines):
+def test_activations_that_are_not_fused(lines):
     graph = graph_of(text(*lines))
     before = lines_of(graph)
     optimized(graph, [X], "fuse_activation")
     assert lines_of(graph) == before
 
 
-def test_an_activation_of_a_returned_product_stays_outside():
+def test_an_activation_of_a_returned_product_is_not_fused():
     graph = graph_of(text(conv("c", "x", "p"), "F.relu a 1 1 p y", outputs=("p", "y")))
     optimized(graph, [X], "fuse_activation")
     assert lines_of(graph) == ["nn.Conv2d x -> p", "F.relu p -> y"]
@@ -448,7 +448,7 @@ R = values(2, 4, 5, 6, seed=1)  # of the shape that a convolution of X gives
         ("F.relu", "F.relu"),
     ],
 )
-def test_a_residual_sum_disappears_into_a_convolution(order, before, after):
+def test_a_residual_sum_is_fused_into_a_convolution(order, before, after):
     lines = [conv("c", "x", "v" if before else "p")]
     lines += [f"{before} b 1 1 v p"] if before else []
     lines += [SUM.replace("add(@0,@1)", order)]
@@ -462,7 +462,7 @@ def test_a_residual_sum_disappears_into_a_convolution(order, before, after):
 
 @pytest.mark.parametrize("after", [None, "F.relu", "nn.SiLU"])
 @pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (4,)], ids=str)
-def test_a_residual_sum_disappears_into_a_linear(shape, after):
+def test_a_residual_sum_is_fused_into_a_linear(shape, after):
     lines = [linear("l", "x", "p"), SUM, f"{after or 'F.tanh'} a 1 1 q y"]
     if after is None:
         lines[-1] = "Tensor.flip a 1 1 q y dims=(0)"
@@ -479,7 +479,7 @@ def test_the_later_of_two_products_takes_the_sum():
     assert lines_of(graph) == ["nn.Conv2d x -> p", "nn.Conv2d x p -> y | add F.relu"]
 
 
-def test_a_second_sum_goes_elsewhere():
+def test_a_second_sum_is_fused_into_another_product():
     lines = [
         conv("a", "x", "p"),
         SUM,
@@ -512,7 +512,7 @@ def test_one_product_takes_one_sum():
     ],
     ids=["pixels", "channels", "row", "batch", "twice", "difference", "scaled", "two readers"],
 )  # fmt: skip
-def test_what_is_no_residual_sum(lines, r):
+def test_sums_that_are_not_residual(lines, r):
     outputs = ("y", "w") if any(" w" in line for line in lines) else ("y",)
     graph = graph_of(text(*lines, inputs=("x", "r"), outputs=outputs))
     before = lines_of(graph)
@@ -520,22 +520,22 @@ def test_what_is_no_residual_sum(lines, r):
     assert lines_of(graph) == before
 
 
-def test_a_sum_with_a_returned_product_goes_into_the_other():
+def test_a_sum_with_a_returned_product_is_fused_into_the_other():
     lines = [conv("a", "x", "p"), conv("b", "x", "r"), SUM.replace(" q ", " y ")]
     graph = graph_of(text(*lines, outputs=("r", "y")))
     optimized(graph, [X], "fuse_residual")
     assert lines_of(graph) == ["nn.Conv2d x -> r", "nn.Conv2d x r -> y | add"]
 
 
-def test_a_sum_of_returned_products_stays():
+def test_a_sum_of_returned_products_is_not_fused():
     lines = [conv("a", "x", "p"), conv("b", "x", "r"), SUM.replace(" q ", " y ")]
     graph = graph_of(text(*lines, outputs=("p", "r", "y")))
     optimized(graph, [X], "fuse_residual")
     assert "add(@0,@1) p r -> y" in lines_of(graph)
 
 
-def test_a_summand_that_was_broadcast_lies_as_it_likes():
-    """An expanded summand has the shape of the product, but strides of zero."""
+def test_a_broadcast_summand():
+    """An expanded summand has the shape of the product but strides of zero."""
     lines = [
         conv("c", "x", "p"),
         "Tensor.expand e 1 1 s r sizes=(2,4,5,6)",
@@ -547,18 +547,18 @@ def test_a_summand_that_was_broadcast_lies_as_it_likes():
         assert lines_of(graph)[-1] == "nn.Conv2d x r -> y | add"
 
 
-def test_the_summand_may_be_the_product_s_own_input():
+def test_the_summand_may_be_the_input_of_the_product():
     graph = graph_of(text(conv("c", "x", "p", 3, 3), "pnnx.Expression s 2 1 x p y expr=add(@0,@1)"))
     optimized(graph, [X], "fuse_residual")
     assert lines_of(graph) == ["nn.Conv2d x x -> y | add"]
 
 
-# -- products whose weight is computed ---------------------------------------------------------
+# -- products with computed weights ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("after", ["F.relu", "nn.SiLU"])
 @pytest.mark.parametrize("bias", [True, False])
-def test_post_ops_behind_a_linear_whose_weight_is_an_input(after, bias):
+def test_post_ops_of_a_linear_whose_weight_is_an_input(after, bias):
     keys = "$input=x $weight=w $bias=b" if bias else "$input=x $weight=w"
     line = f"F.linear l {3 if bias else 2} 1 x w {'b ' if bias else ''}p {keys}"
     lines = [line, SUM, f"{after} a 1 1 q y"]
@@ -568,7 +568,7 @@ def test_post_ops_behind_a_linear_whose_weight_is_an_input(after, bias):
     assert lines_of(graph) == [f"F.linear x w {'b ' if bias else ''}r -> y | add {after}"]
 
 
-def test_post_ops_behind_a_convolution_whose_weight_is_an_input():
+def test_post_ops_of_a_convolution_whose_weight_is_an_input():
     line = "F.conv2d c 2 1 x w p $input=x $weight=w stride=(1,1) padding=(1,1)"
     graph = graph_of(text(line, SUM, "nn.SiLU a 1 1 q y", inputs=("x", "w", "r")))
     optimized(graph, [X, values(4, 3, 3, 3), values(2, 4, 5, 6)], "fuse_residual")
@@ -583,7 +583,7 @@ WIDE, NUMBERS = values(2, 12, 5, 4), values(2, 12, 1, 1)
 
 @pytest.mark.parametrize("order", ["mul(@0,@1)", "mul(@1,@0)"])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_gate_goes_into_the_convolution_behind(order, batch):
+def test_a_gate_is_fused_into_the_following_convolution(order, batch):
     lines = [GATE.replace("mul(@0,@1)", order), conv("c", "p", "y", 12, 7)]
     graph = graph_of(text(*lines, inputs=("x", "g")))
     optimized(graph, [values(batch, 12, 5, 4), values(batch, 12, 1, 1)], "fuse_gate")
@@ -591,7 +591,7 @@ def test_a_gate_goes_into_the_convolution_behind(order, batch):
     assert graph.operator("c").input_keys == (None, "input_scale")
 
 
-def test_a_gate_in_front_of_a_convolution_with_post_ops():
+def test_a_gate_before_a_convolution_with_post_ops():
     lines = [GATE, conv("c", "p", "q", 12, 7), "pnnx.Expression s 2 1 q r v expr=add(@0,@1)"]
     graph = graph_of(text(*lines, "nn.SiLU a 1 1 v y", inputs=("x", "g", "r")))
     optimized(graph, [WIDE, NUMBERS, values(2, 7, 5, 4)], "fuse_residual", "fuse_gate")
@@ -611,7 +611,7 @@ def test_a_gate_in_front_of_a_convolution_with_post_ops():
         ),
     ],
 )
-def test_gates_that_stay(lines, g):
+def test_gates_that_are_not_fused(lines, g):
     outputs = ("y", "w") if len(lines) > 2 else ("y",)
     graph = graph_of(text(*lines, inputs=("x", "g"), outputs=outputs))
     before = lines_of(graph)
@@ -619,7 +619,7 @@ def test_gates_that_stay(lines, g):
     assert lines_of(graph) == before
 
 
-def test_gated_images_do_not_depend_on_their_batch():
+def test_gated_images_are_independent_of_their_batch():
     graph = graph_of(text(GATE, conv("c", "p", "y", 12, 7), inputs=("x", "g")))
     model = Model(graph)
     together = model(WIDE, NUMBERS)
@@ -632,7 +632,7 @@ def test_gated_images_do_not_depend_on_their_batch():
 
 
 @pytest.mark.parametrize("g", [values(2, 12), values(2, 3, 1, 1), values(2, 12, 5, 4)])
-def test_a_file_cannot_smuggle_in_another_gate(g):
+def test_a_file_cannot_contain_an_invalid_gate(g):
     line = conv("c", "x", "y", 12, 7).replace("c 1 1 x", "c 2 1 x g") + " $input_scale=g"
     model = Model(graph_of(text(line, inputs=("x", "g"))))
     with pytest.raises(ShapeError, match="'input_scale' has shape"):
@@ -652,7 +652,7 @@ def test_a_file_cannot_smuggle_in_another_gate(g):
     ],
 )
 @pytest.mark.parametrize("own", [(0, 0), (2, 1)])
-def test_padding_disappears_into_the_convolution_behind(pad, padding, own):
+def test_padding_is_fused_into_the_following_convolution(pad, padding, own):
     line = conv("c", "v", "y", kernel=3).replace("(0,0)", f"({own[0]},{own[1]})")
     graph = graph_of(text(pad, line))
     optimized(graph, [X], "fuse_pad")
@@ -662,7 +662,7 @@ def test_padding_disappears_into_the_convolution_behind(pad, padding, own):
     assert graph.operator("c").params["padding"] == expected
 
 
-def test_padding_behind_padding_disappears_once():
+def test_only_the_last_of_two_paddings_is_fused():
     lines = ["nn.ZeroPad2d p 1 1 x v padding=(0,1,2,3)", "nn.ZeroPad2d q 1 1 v w padding=(1,1,0,0)"]
     graph = graph_of(text(*lines, conv("c", "w", "y", kernel=3)))
     optimized(graph, [X], "fuse_pad")
@@ -686,14 +686,14 @@ ZERO_PAD = "nn.ZeroPad2d p 1 1 x v padding=(0,1,2,3)"
     ],
     ids=["value", "reflect", "channels", "crop", "conv reflects", "same", "two readers", "relu"],
 )
-def test_padding_that_stays(lines):
+def test_padding_that_is_not_fused(lines):
     graph = graph_of(text(*lines))
     before = lines_of(graph)
     optimized(graph, [X], "fuse_pad")
     assert lines_of(graph) == before
 
 
-def test_padding_that_is_returned_stays():
+def test_padding_that_is_returned_is_not_fused():
     graph = graph_of(text(ZERO_PAD, conv("c", "v", "y"), outputs=("v", "y")))
     optimized(graph, [X], "fuse_pad")
     assert lines_of(graph) == ["nn.ZeroPad2d x -> v", "nn.Conv2d v -> y"]
@@ -716,7 +716,7 @@ def test_a_chain_becomes_one_expression():
     assert lines_of(graph) == ["leaky_relu(sub(relu(add(mul(@0,@1),0.5)),@0),0.2) x r -> y"]
 
 
-def test_what_is_read_twice_by_one_expression_is_written_into_it():
+def test_an_operand_that_one_expression_reads_twice_is_written_into_it():
     graph = graph_of(text("F.tanh a 1 1 x p", "pnnx.Expression b 2 1 p p y expr=mul(@0,@1)"))
     optimized(graph, [X], "fuse_elementwise")
     assert lines_of(graph) == ["mul(tanh(@0),tanh(@0)) x -> y"]
@@ -736,7 +736,7 @@ def test_both_sides_of_a_sum():
 
 
 def test_sizes_of_a_fused_tensor():
-    """The size of what is fused is that of the expression which takes its place."""
+    """size() of a fused tensor becomes size() of the expression that replaces it."""
     graph = graph_of(
         text("F.tanh a 1 1 x p", "pnnx.Expression b 2 1 p p y expr=mul(@0,div(1.0,size(@1,2)))")
     )
@@ -749,14 +749,14 @@ def test_sizes_of_a_fused_tensor():
     [
         # another reader
         (["F.tanh a 1 1 x p", "F.relu b 1 1 p q", "torch.cat c 2 1 p q y dim=1"], None),
-        # a small tensor that is broadcast is better computed once
+        # a small tensor that is broadcast is cheaper to compute once
         (["F.tanh a 1 1 r p", "pnnx.Expression b 2 1 x p y expr=mul(@0,@1)"], values(3, 1, 1)),
         # not elementwise
         (["Tensor.permute a 1 1 x p dims=(0,1,3,2)", "F.relu b 1 1 p y"], None),
     ],
     ids=["two readers", "broadcast", "view"],
 )
-def test_what_is_not_fused_as_elementwise(lines, r):
+def test_elementwise_operators_that_are_not_fused(lines, r):
     inputs = ("x",) if r is None else ("x", "r")
     graph = graph_of(text(*lines, inputs=inputs))
     before = lines_of(graph)
@@ -764,7 +764,7 @@ def test_what_is_not_fused_as_elementwise(lines, r):
     assert lines_of(graph) == before
 
 
-def test_what_is_returned_is_not_fused_away():
+def test_a_returned_operand_is_not_fused_away():
     graph = graph_of(text("F.tanh a 1 1 x p", "F.relu b 1 1 p y", outputs=("p", "y")))
     optimized(graph, [X], "fuse_elementwise")
     assert lines_of(graph) == ["F.tanh x -> p", "F.relu p -> y"]
@@ -786,7 +786,7 @@ def test_other_dtypes_are_not_fused(dtype, word):
 
 
 def test_a_mixed_expression_is_not_fused():
-    """An integer tensor times a float one is float, but no program of float32."""
+    """An integer tensor times a float one is float, but not a program of float32."""
     graph = graph_of(
         """pnnx.Input in0 0 1 x
         pnnx.Input in1 0 1 k #k=(3)i64
@@ -798,7 +798,7 @@ def test_a_mixed_expression_is_not_fused():
     assert lines_of(graph) == ["mul(@0,@1) x k -> p", "F.tanh p -> y"]
 
 
-def test_a_long_chain_is_cut():
+def test_a_long_chain_is_split():
     lines = [
         f"pnnx.Expression e{k} 2 1 v{k} r v{k + 1} expr=add(mul(@0,0.5),@1)" for k in range(40)
     ]
@@ -809,7 +809,7 @@ def test_a_long_chain_is_cut():
     assert max(op.params["expr"].size for op in after) <= 48
 
 
-def test_many_operands_are_cut():
+def test_an_expression_of_many_operands_is_split():
     names = [f"r{k}" for k in range(12)]
     lines = ["F.relu e 1 1 x v0"]
     lines += [
@@ -833,7 +833,7 @@ def test_a_list_of_expressions_is_split():
             inputs=("x", "r"),
         )
     )
-    # A list that nothing takes apart can only be looked at after the pass.
+    # A list that is not unpacked can only be inspected after the pass.
     inputs = [values(2, 3), values(2, 3, seed=1)]
     specs = infer_specs_until(graph, "list", inputs)
     PASS_BY_NAME["split_list"](graph, specs)
@@ -852,7 +852,7 @@ def infer_specs_until(graph, name, inputs):
     return {graph.operand(o.name): s for o, s in infer_specs(part, specs).items()}
 
 
-def test_a_list_that_is_taken_apart():
+def test_a_list_that_is_unpacked():
     graph = graph_of(
         text(
             "pnnx.Expression a 2 1 x r list expr=[add(@0,1.0),mul(@1,@0),@1]",
@@ -884,10 +884,10 @@ def test_a_list_of_numbers_stays():
     assert lines_of(graph) == ["[size(@0,1),size(@0,0)] x -> shape", "Tensor.reshape x shape -> y"]
 
 
-# -- taking out --------------------------------------------------------------------------------
+# -- removal -----------------------------------------------------------------------------------
 
 
-def test_what_nobody_reads_is_dropped():
+def test_dead_operators_are_removed():
     graph = graph_of(
         text(
             conv("a", "x", "dead0"),
@@ -915,22 +915,22 @@ def test_what_nobody_reads_is_dropped():
     ],
     ids=lambda line: line.split()[0],
 )
-def test_what_changes_nothing_is_taken_out(line):
+def test_identities_are_removed(line):
     graph = graph_of(text(line, "F.tanh e 1 1 p y", outputs=("y", "p")))
     optimized(graph, [X], "eliminate_identity")
     assert lines_of(graph) == ["F.tanh x -> y"]
     assert [o.name for o in graph.outputs] == ["y", "x"]
 
 
-# -- the batch ---------------------------------------------------------------------------------
+# -- unfreezing the batch ----------------------------------------------------------------------
 
 
 def members_are_independent(
     lines, shapes, batch, axes=None, inputs=("x",), outputs=("y",)
 ) -> Graph:
-    """Check that `batch` members at once give what each gives alone; return the freed graph.
+    """Check that each of `batch` members gives the same alone; return the unfrozen graph.
 
-    `axes` are those of the inputs and outputs that hold the batch, the first by default.
+    `axes` are the batch axes of the inputs and outputs, by default axis 0.
     """
     axes = axes or (0,) * (len(inputs) + len(outputs))
     graph = graph_of(text(*lines, inputs=inputs, outputs=outputs))
@@ -951,14 +951,14 @@ def members_are_independent(
             part = want.shape[axis]
             got = np.take(got, range(member * part, (member + 1) * part), axis)
             assert_outputs([got], [want], 1e-6, f"member {member}")
-    freed = graph.copy()
-    unfreeze_batch(freed, [x.shape for x in many], infer_specs)
-    freed.verify()
-    return freed
+    unfrozen = graph.copy()
+    unfreeze_batch(unfrozen, [x.shape for x in many], infer_specs)
+    unfrozen.verify()
+    return unfrozen
 
 
 @pytest.mark.parametrize(
-    ("line", "shape", "freed"),
+    ("line", "shape", "unfrozen"),
     [
         ("Tensor.reshape r 1 1 x y shape=(1,90)", (1, 3, 5, 6), (4, 90)),
         ("Tensor.view r 1 1 x y shape=(1,15,6)", (1, 3, 5, 6), (4, 15, 6)),
@@ -969,13 +969,13 @@ def members_are_independent(
         ("Tensor.expand r 1 1 x y sizes=(-1,3,5,6)", (1, 3, 5, 1), (-1, 3, 5, 6)),
     ],
 )
-def test_shapes_get_the_batch_of_the_inputs(line, shape, freed):
+def test_traced_shapes_get_the_batch_of_the_inputs(line, shape, unfrozen):
     graph = members_are_independent([line], [shape], 4)
     params = graph.operator("r").params
-    assert params.get("shape", params.get("sizes")) == freed
+    assert params.get("shape", params.get("sizes")) == unfrozen
 
 
-def test_a_batch_that_is_not_one_when_traced():
+def test_a_traced_batch_larger_than_one():
     graph = graph_of(text("Tensor.reshape r 1 1 x y shape=(2,90)"))
     graph.operand("x").shape = (2, 3, 5, 6)
     big = values(7, 3, 5, 6)
@@ -984,21 +984,21 @@ def test_a_batch_that_is_not_one_when_traced():
 
 
 @pytest.mark.parametrize("shape", [None, (None, 3, 5, 6), (2, 3, None, 6)])
-def test_nothing_is_freed_where_the_traced_batch_is_unknown(shape):
+def test_the_batch_stays_frozen_if_the_traced_one_is_unknown(shape):
     graph = graph_of(text("Tensor.reshape r 1 1 x y shape=(2,90)"))
     graph.operand("x").shape = shape
     with pytest.raises(ShapeError, match=r"operator 'r'.*the shape \(2, 90\)"):
         Model(graph)(values(7, 3, 5, 6))
 
 
-def test_a_reshape_with_an_open_extent_means_what_it_says():
+def test_a_reshape_with_an_open_extent_is_kept():
     graph = graph_of(text("Tensor.view r 1 1 x y shape=(2,15,-1)"))
     graph.operand("x").shape = (2, 3, 5, 6)
     big = values(4, 3, 5, 6)
     np.testing.assert_array_equal(Model(graph)(big), big.reshape(2, 15, 12))
 
 
-def test_a_batch_of_nothing():
+def test_an_empty_batch():
     graph = graph_of(text("Tensor.reshape r 1 1 x y shape=(1,90)"))
     graph.operand("x").shape = (1, 3, 5, 6)
     assert Model(graph)(np.zeros((0, 3, 5, 6), np.float32)).shape == (0, 90)
@@ -1009,8 +1009,8 @@ def test_a_batch_of_nothing():
 @pytest.mark.parametrize(
     ("type", "filters"), [("conv2d", "(6,4,3,3)"), ("conv_transpose2d", "(4,6,3,3)")]
 )
-def test_filters_of_each_member_are_groups(type, filters, form, constant):
-    """Modulated convolutions; of one member, pnnx drops what joins and separates the images."""
+def test_filters_of_each_member_become_groups(type, filters, form, constant):
+    """Modulated convolutions; for one member, pnnx drops the reshapes around the convolution."""
     images = "pnnx.Attribute i 0 1 i0 @data=(1,4,5,5)f32" if constant else "F.relu i 1 1 z i0"
     lines = [
         images,
@@ -1039,8 +1039,8 @@ def test_filters_of_each_member_are_groups(type, filters, form, constant):
 
 
 @pytest.mark.parametrize("sign", ["@0", "sub(@0,6)"])
-def test_places_among_the_rows_of_each_member(sign):
-    """As networks for clouds of points take the neighbours of each."""
+def test_indices_among_the_rows_of_each_member(sign):
+    """As networks for point clouds gather the neighbours of each point."""
     lines = [
         "torch.topk t 1 2 x t0 t1 dim=1 k=2 largest=True sorted=True",
         f"pnnx.Expression a 1 1 t1 a0 expr={sign}",
@@ -1056,8 +1056,8 @@ def test_places_among_the_rows_of_each_member(sign):
 
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("moved", ["add(@0,5)", "add(@0,60)", "sub(@0,8)", "sub(@0,60)"])
-def test_no_member_takes_rows_of_the_next(moved, batch):
-    """What is out of range for one is so for several."""
+def test_no_member_reads_rows_of_the_next(moved, batch):
+    """An index that is out of range for one member is out of range for several."""
     lines = [
         "torch.topk t 1 2 x t0 t1 dim=1 k=2 largest=True sorted=True",
         f"pnnx.Expression a 1 1 t1 a0 expr={moved}",
@@ -1073,7 +1073,7 @@ def test_no_member_takes_rows_of_the_next(moved, batch):
         Model(graph)(values(batch, 6, 3))
 
 
-def test_a_mask_is_no_list_of_places():
+def test_a_mask_is_not_a_list_of_indices():
     lines = [
         "Tensor.to c 1 1 x c0 copy=False dtype=torch.uint8",
         "Tensor.reshape p 1 1 c0 p0 shape=(6)",
@@ -1083,12 +1083,12 @@ def test_a_mask_is_no_list_of_places():
     ]
     graph = graph_of(text(*lines))
     graph.operand("x").shape = (1, 6)
-    freed = graph.copy()
-    unfreeze_batch(freed, [(2, 6)], lambda *given: infer_known(*given)[0])
-    assert lines_of(freed)[-2:] == lines_of(graph)[-2:]
+    unfrozen = graph.copy()
+    unfreeze_batch(unfrozen, [(2, 6)], lambda *given: infer_known(*given)[0])
+    assert lines_of(unfrozen)[-2:] == lines_of(graph)[-2:]
 
 
-def test_members_that_were_joined_come_apart():
+def test_members_that_were_concatenated_are_split():
     lines = [
         "torch.cat j 2 1 x z j0 dim=0",
         conv("c", "j0", "c0", 3, 2),
@@ -1101,7 +1101,7 @@ def test_members_that_were_joined_come_apart():
     assert graph.operator("r").params["shape"] == (3, 60)
 
 
-def test_distances_of_each_member():
+def test_distances_within_each_member():
     lines = [
         "pnnx.Attribute a 0 1 a0 @data=(1,4,3)f32",
         "pnnx.Expression e 0 1 e0 expr=2.0",
@@ -1115,8 +1115,8 @@ def test_distances_of_each_member():
 
 
 @pytest.mark.parametrize("given", ["r0 a0", "a0 r0"])
-def test_distances_of_all_members_from_the_same_vectors(given):
-    """As in a network that puts the nearest vector of a book in the place of its own."""
+def test_distances_of_all_members_to_the_same_vectors(given):
+    """As in vector quantization, which replaces each vector by the nearest of a codebook."""
     turned = "dim0=1 dim1=0" if given.startswith("a") else "dim0=1 dim1=1"
     lines = [
         "Tensor.reshape r 1 1 x r0 shape=(30,3)",
@@ -1159,11 +1159,11 @@ def test_windows_and_heads_share_an_axis_with_the_batch():
         "g": (12, 9, 2, 2),
         "i": (24, 2, 9),
     }
-    # The mask has one entry per window and head, so it is there once per member.
+    # The mask has one entry per window and head, so it is repeated per member.
     assert graph.operator("k").inputs[1].producer.params == {"sizes": (3, 1, 1)}
 
 
-def test_a_token_in_front_is_there_once_per_member():
+def test_a_prepended_token_is_repeated_per_member():
     lines = [
         "pnnx.Attribute t 0 1 t0 @data=(1,1,6)f32",
         "pnnx.Attribute p 0 1 p0 @data=(1,6,6)f32",
@@ -1182,8 +1182,8 @@ GRU = (
 )
 
 
-def test_a_guess_is_taken_back_where_members_would_meet():
-    # (1,6) to (1,1,6): were the batch first, the network would take it for time.
+def test_a_guess_is_reverted_if_members_would_mix():
+    # (1,6) to (1,1,6): with the batch first, the network would take it for time.
     lines = ["Tensor.reshape r 1 1 x r0 shape=(1,1,6)", GRU.format("r0", False)]
     graph = members_are_independent(lines, [(1, 6)], 3, axes=(0, 1))
     assert graph.operator("r").params["shape"] == (1, 3, 6)
@@ -1192,7 +1192,7 @@ def test_a_guess_is_taken_back_where_members_would_meet():
     assert graph.operator("r").params["shape"] == (3, 1, 6)
 
 
-def test_a_guess_is_taken_back_over_others():
+def test_a_guess_is_reverted_across_other_operators():
     lines = [
         "Tensor.reshape r 1 1 x r0 shape=(1,1,6)",
         "F.relu a 1 1 r0 a0",
@@ -1205,7 +1205,7 @@ def test_a_guess_is_taken_back_over_others():
     assert graph.operator("t").params["shape"] == (3, 1, 6)
 
 
-def test_states_of_a_network_have_the_batch_second():
+def test_recurrent_states_have_the_batch_second():
     lines = [
         GRU.format("x", True).replace("g 1 1 x y", "g 2 2 x h y z"),
     ]
@@ -1224,7 +1224,7 @@ CONSTANT = "pnnx.Attribute k 0 1 k0 @data={}f32"
 @pytest.mark.parametrize(
     ("shape", "lines", "axes"),
     [
-        # Behind a reshape, the axes of the input and the output that hold the batch.
+        # After a reshape; the batch axes of the input and the output.
         ((4, 6), ["nn.Linear o 1 1 r y " + LINEAR], (0, 0)),
         (
             (4, 6),
@@ -1407,7 +1407,7 @@ CONSTANT = "pnnx.Attribute k 0 1 k0 @data={}f32"
     ],
     ids=lambda value: value[-1].split()[0] if isinstance(value, list) else "",
 )
-def test_the_batch_goes_through(shape, lines, axes):
+def test_operators_that_keep_the_batch(shape, lines, axes):
     flat = int(np.prod(shape))
     before = f"Tensor.reshape first 1 1 x r shape=({','.join(map(str, (1, *shape)))})"
     members_are_independent([before, *lines], [(1, flat)], 3, axes)
@@ -1424,7 +1424,7 @@ def test_the_batch_goes_through(shape, lines, axes):
         "tests.Unknown m 1 1 x m0",
     ],
 )
-def test_what_members_have_in_common_stays_frozen(mixing):
+def test_the_batch_stays_frozen_where_members_mix(mixing):
     with user_operator("tests.Unknown", lambda x: x[::-1].copy()):
         lines = [mixing, "Tensor.reshape r 1 1 m0 y shape=(1,1,6)"]
         graph = graph_of(text(*lines))
@@ -1433,14 +1433,14 @@ def test_what_members_have_in_common_stays_frozen(mixing):
         assert graph.operator("r").params["shape"] == (1, 1, 6)
 
 
-def test_behind_the_unknown_only_the_first_axis_is_freed():
+def test_after_an_unknown_operator_only_the_first_axis_is_unfrozen():
     with user_operator("tests.Unknown", lambda x: x * 2):
         lines = ["tests.Unknown m 1 1 x m0", "Tensor.reshape r 1 1 m0 y shape=(1,90)"]
         graph = members_are_independent(lines, [(1, 3, 5, 6)], 4)
         assert graph.operator("r").params["shape"] == (0, 90)
 
 
-# -- all of them -------------------------------------------------------------------------------
+# -- all passes --------------------------------------------------------------------------------
 
 
 def test_a_residual_block_becomes_two_steps():
@@ -1478,7 +1478,7 @@ def test_the_pass_that_broke_a_graph_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("network", load_cases("models"), ids=lambda case: case.name)
-def test_passes_that_are_left_out_would_change_nothing(network, monkeypatch):
+def test_skipped_passes_would_change_nothing(network, monkeypatch):
     def reports():
         model = kuiper.load(network.param, network.bin)
         outputs = run_model(model, network.inputs)
@@ -1500,7 +1500,7 @@ def test_users_operators_are_left_alone():
         assert lines_of(graph) == before
 
 
-# -- constants, repetition, arithmetic that changes nothing -------------------------------------
+# -- constants, common subexpressions, identities ----------------------------------------------
 
 
 def plain_and_optimized(*lines: str) -> tuple[list[str], np.ndarray, np.ndarray]:
@@ -1526,7 +1526,7 @@ def test_constants_are_folded():
     assert {r.name: r.added for r in model.passes}["fold_constants"] == ("e.folded",)
 
 
-def test_what_stands_twice_is_computed_once():
+def test_common_subexpressions_are_computed_once():
     steps, before, after = plain_and_optimized(
         "F.gelu a 1 1 x p", "F.gelu b 1 1 x q", "torch.cat c 2 1 p q y dim=0"
     )
@@ -1534,7 +1534,7 @@ def test_what_stands_twice_is_computed_once():
     np.testing.assert_array_equal(before, after)
 
 
-def test_other_parameters_are_not_the_same():
+def test_operators_with_other_parameters_are_not_common():
     _, before, after = plain_and_optimized(
         "F.leaky_relu a 1 1 x p negative_slope=0.1",
         "F.leaky_relu b 1 1 x q negative_slope=0.2",
@@ -1560,7 +1560,7 @@ def test_other_parameters_are_not_the_same():
         ("neg(@0)", False),
     ],
 )
-def test_arithmetic_that_changes_nothing(expression, simpler):
+def test_arithmetic_identities(expression, simpler):
     graph = graph_of(text(f"pnnx.Expression e 1 1 x y expr={expression}"))
     x = np.array([[1.5, -0.0, 0.0], [np.inf, -np.inf, np.nan]], np.float32)
     spec = {graph.inputs[0]: TensorSpec(x.shape, x.dtype)}
@@ -1636,15 +1636,15 @@ def test_an_encoder_layer_is_split(gelu, first, expected):
     assert [line for line in lines_of(graph) if not line.startswith(constants)] == expected
 
 
-def test_an_encoder_layer_that_nobody_reads_is_left_alone():
-    """A trace of what comes before it makes such a graph."""
+def test_a_dead_encoder_layer_is_not_split():
+    """Tracing an operand before it makes such a graph."""
     mask = "pnnx.Expression none 0 1 m expr=None\npnnx.Expression n 0 1 t expr=None"
     x = values(2, 5, 8)
     model = Model(graph_of(text(LAYER.format(gelu=False, first=False, mask=mask))))
     np.testing.assert_array_equal(model.trace(x, ["x"])["x"], x)
 
 
-def test_a_list_that_nobody_reads_is_left_alone():
+def test_a_dead_list_is_not_split():
     model = Model(graph_of(text("pnnx.Expression l 1 1 x y expr=[@0,neg(@0)]")))
     x = values(2, 3)
     np.testing.assert_array_equal(model.trace(x, ["x"])["x"], x)
@@ -1652,7 +1652,7 @@ def test_a_list_that_nobody_reads_is_left_alone():
         np.testing.assert_array_equal(result, expected)
 
 
-def test_an_encoder_layer_of_computed_weights_stays():
+def test_an_encoder_layer_with_computed_weights_is_not_split():
     mask = "pnnx.Expression none 0 1 m expr=None\npnnx.Expression n 0 1 t expr=None"
     lines = LAYER.format(gelu=False, first=False, mask=mask).replace("qw qb pw", "qw z pw")
     graph = graph_of(text(lines, inputs=("x", "z")))
@@ -1668,7 +1668,7 @@ def test_an_encoder_layer_of_computed_weights_stays():
 
 WRITE = """pnnx.Expression e 1 1 x b expr=mul(@0,2) #x=(3,5)f32 #b=(3,5)f32
     Tensor.slice s 1 1 b v dim=1 start=1 end=4 step=2 $input=b #b=(3,5)f32 #v=(3,2)f32
-    pnnx.Expression place 0 1 p expr=-1
+    pnnx.Expression index 0 1 p expr=-1
     Tensor.select t 2 1 v p w dim=0 $input=v $index=p #v=(3,2)f32 #w=(2)f32
     Tensor.copy c 2 1 w z y $self=w $src=z #w=(2)f32 #z=(2)f32 #y=(3,5)f32"""
 
@@ -1688,7 +1688,7 @@ def test_a_write_into_a_slice_becomes_a_copy():
     np.testing.assert_array_equal(y, expected)
 
 
-def test_a_write_that_nobody_reads_is_left_out():
+def test_a_write_without_readers_is_removed():
     graph = graph_of(text(WRITE + "\nF.relu r 1 1 b q", inputs=("x", "z"), outputs=("q",)))
     write_views(graph)
     graph.verify()
@@ -1697,7 +1697,7 @@ def test_a_write_that_nobody_reads_is_left_out():
     np.testing.assert_array_equal(run(graph, [x, z])[0], np.maximum(x * 2, 0))
 
 
-def test_a_write_into_a_copy_of_its_own_stays():
+def test_a_write_into_a_copy_is_kept():
     lines = "Tensor.clone d 1 1 x v\nTensor.copy c 2 1 v z y $self=v $src=z #x=(3,5)f32 #y=(3,5)f32"
     graph = graph_of(text(lines, inputs=("x", "z")))
     write_views(graph)
@@ -1705,7 +1705,7 @@ def test_a_write_into_a_copy_of_its_own_stays():
     np.testing.assert_array_equal(run(graph, [x, z])[0], np.broadcast_to(z, (3, 5)))
 
 
-def test_a_write_into_the_whole_stays():
+def test_a_write_into_the_whole_tensor_is_kept():
     lines = "Tensor.copy c 2 1 x z y $self=x $src=z #x=(3,5)f32 #z=(5)f32 #y=(3,5)f32"
     graph = graph_of(text(lines, inputs=("x", "z")))
     write_views(graph)
@@ -1717,7 +1717,7 @@ def test_a_write_into_the_whole_stays():
     ("view", "shape"),
     [
         ("torch.transpose t 1 1 v w dim0=0 dim1=1 $input=v", "(2,3)"),
-        # A slice of something that is a view itself.
+        # A slice of a view.
         ("torch.t t 1 1 v u\nTensor.slice o 1 1 u w dim=1 start=0 end=2 step=1", "(2,2)"),
     ],
 )
@@ -1736,7 +1736,7 @@ def test_a_write_into_another_view_is_refused(view, shape):
         write_views(graph)
 
 
-# -- masks of keys -----------------------------------------------------------------------------
+# -- key padding masks -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -1746,14 +1746,14 @@ def test_a_write_into_another_view_is_refused(view, shape):
         (False, "(7,2,16)", "(2,7)", True),
         (True, "(1,7,16)", "(1,7)", True),
         (True, "(2,7,16)", "(7,7)", False),
-        # As many sequences as queries: it may be either.
+        # With as many sequences as queries, it may be either.
         (True, "(7,7,16)", "(7,7)", False),
         (True, "(2,7,16)", "(4,7,7)", False),
         (True, "(?,7,16)", "(?,7)", False),
         (True, "(7,16)", "(7,7)", False),
     ],
 )
-def test_a_mask_of_keys_gets_its_name(first, query, mask, named):
+def test_a_key_padding_mask_gets_its_name(first, query, mask, named):
     graph = graph_of(
         text(
             "nn.MultiheadAttention a 2 1 x m y embed_dim=16 num_heads=2 "
@@ -1765,7 +1765,7 @@ def test_a_mask_of_keys_gets_its_name(first, query, mask, named):
     assert graph.operator("a").input_keys[1] == ("key_padding_mask" if named else "attn_mask")
 
 
-def test_a_mask_of_keys_that_stands_first():
+def test_a_key_padding_mask_that_is_the_first_input():
     graph = graph_of(
         text(
             "nn.MultiheadAttention a 3 1 m x z y embed_dim=16 num_heads=2 batch_first=True "
@@ -1790,7 +1790,7 @@ def test_a_mask_of_keys_that_stands_first():
         ("[[0],[0]]", "(1,18,5)", "(1,1,18,5)", [1]),
         ("[None,[3]]", "(2,18)", "(2,1,1)", [1]),
         ("[[2],None,[3]]", "(4,5,6)", "(1,1,5)", [0]),
-        # Complete: the trace has what they select.
+        # Complete: the traced shape is what they select.
         ("[[0],[0]]", "(1,18)", "(1)", None),
         ("[[0,1,2]]", "(18,4)", "(3,4)", None),
         ("[[0],[0]]", "(1,18)", "(?,1,1,18)", None),
@@ -1821,7 +1821,7 @@ def test_constant_indices_get_their_axes_back(expr, source, result, becomes):
         ("[None,[0]]", "(2,18)", "(2,1,18)"),
     ],
 )
-def test_constant_indices_that_cannot_be_told(expr, source, result):
+def test_ambiguous_constant_indices(expr, source, result):
     graph = graph_of(
         text(f"Tensor.index i 1 1 x y expr={expr} #x={source}f32 #y={result}f32", inputs=("x",))
     )
@@ -1842,7 +1842,7 @@ def test_a_mask_that_was_reshaped(key, dtype):
     restore_masks(graph)
     reshape = graph.operator("r")
     assert reshape.input_keys == (None,)
-    # Of booleans true means the opposite in the two attentions.
+    # For booleans, true has opposite meanings in the two operators.
     source = reshape.inputs[0].producer
     assert source.type == ("torch.logical_not" if dtype == "bool" else "pnnx.Input")
 
@@ -1853,7 +1853,7 @@ def test_a_mask_that_was_reshaped(key, dtype):
         ("div(@0,80)", ("i64", "i64"), "floor_divide(@0,80)"),
         ("sub(@0,mul(div(@0,7),7))", ("i32", "i32"), "sub(@0,mul(floor_divide(@0,7),7))"),
         ("add(div(@0,5),div(neg(@0),3))", ("i64", "i64"), None),
-        # Floating-point on the way, or at the end, or nobody knows.
+        # Floating-point in between or in the result, or an unknown type.
         ("div(@0,80)", ("i64", "f32"), ""),
         ("div(@0,80)", ("f32", "i64"), ""),
         ("div(@0,2.5)", ("i64", "i64"), ""),
@@ -1889,7 +1889,7 @@ ENDS = (
 )
 
 
-def test_the_place_of_each_member_at_another_batch():
+def test_one_index_per_member_at_another_batch():
     graph = graph_of(text(*ENDS, inputs=("x", "i", "n")))
     n = graph.operand("n").producer
     graph.add_operator(
@@ -1900,11 +1900,11 @@ def test_the_place_of_each_member_at_another_batch():
     x = np.arange(72, dtype=np.float32).reshape(3, 6, 4)
     i = np.array([[0, 9, 1, 2, 3, 4], [9, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 9]])
     assert_outputs(Model(graph)(x, i), x[[0, 1, 2], [1, 0, 5]])
-    # The first one alone is what the trace had.
+    # The trace had the first member only.
     assert_outputs(Model(graph)(x[:1], i[:1]), x[:1, 1])
 
 
-def test_a_known_place_of_each_member_at_another_batch():
+def test_a_constant_index_per_member_at_another_batch():
     graph = graph_of(
         text("Tensor.index t 1 1 x y expr=[[0],[4]] #x=(1,6,4)f32 #y=(1,4)f32", inputs=("x",))
     )
@@ -1912,7 +1912,7 @@ def test_a_known_place_of_each_member_at_another_batch():
     assert_outputs(Model(graph)(x), x[:, 4])
 
 
-def test_writing_into_places_of_a_constant_at_another_batch():
+def test_writing_at_indices_of_a_constant_at_another_batch():
     graph = graph_of(
         text(
             "Tensor.new_zeros z 1 1 x o size=(1,3,4) #x=(1,4)f32 #o=(1,3,4)f32",

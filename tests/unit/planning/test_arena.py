@@ -1,4 +1,4 @@
-"""The arena: buffers in use at the same time never share a byte, and little memory is wasted."""
+"""The arena: buffers with overlapping lifetimes share no bytes, and little memory is wasted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def aligned(n_bytes: int) -> int:
 
 
 def lower_bound(buffers) -> int:
-    """Return the most bytes that are in use at one step: no arena can be smaller."""
+    """Return the maximum number of bytes in use at one step, which no arena can undercut."""
     last = max((b.last for b in buffers), default=-1)
     return max(
         (
@@ -39,7 +39,7 @@ def lower_bound(buffers) -> int:
 
 
 def assert_sound(buffers, total: int) -> None:
-    """Paint every buffer into the arena at each of its steps; nothing may be painted twice."""
+    """Paint every buffer into the arena at each of its steps; no byte may be painted twice."""
     for buffer in buffers:
         assert buffer.offset % ALIGNMENT == 0
         assert 0 <= buffer.offset <= total
@@ -47,13 +47,13 @@ def assert_sound(buffers, total: int) -> None:
         owner = np.full(total, -1)
         for buffer in buffers:
             if buffer.first <= step <= buffer.last:
-                place = owner[buffer.offset : buffer.offset + buffer.n_bytes]
-                assert len(place) == buffer.n_bytes, "beyond the end of the arena"
-                assert (place == -1).all(), f"step {step}: {buffer.slot} lies on {place.max()}"
-                place[:] = buffer.slot
+                owners = owner[buffer.offset : buffer.offset + buffer.n_bytes]
+                assert len(owners) == buffer.n_bytes, "beyond the end of the arena"
+                assert (owners == -1).all(), f"step {step}: {buffer.slot} lies on {owners.max()}"
+                owners[:] = buffer.slot
 
 
-def test_the_painter_sees_an_overlap():
+def test_the_check_detects_an_overlap():
     a, b = buffers_of((100, 0, 2), (100, 2, 3))
     a.offset, b.offset = 0, 64
     with pytest.raises(AssertionError, match="step 2: 1 lies on 0"):
@@ -89,13 +89,13 @@ def test_random_lifetimes(monkeypatch, paired, mean, worst):
 
 
 @pytest.mark.parametrize("guard", [0, 128])
-def test_what_is_free_side_by_side_is_one_piece(monkeypatch, guard):
+def test_adjacent_free_ranges_are_merged(monkeypatch, guard):
     monkeypatch.setattr(arena_module, "MAX_PAIRED", 0)
     size = 64 + 2 * guard
     buffers = buffers_of(*((64, 0, last) for last in (1, 0, 0, 1)), (size + 64, 1, 1))
-    assert arrange(buffers, guard) == 4 * size  # the last one lies where two have been
+    assert arrange(buffers, guard) == 4 * size  # the last one takes the bytes of two others
     assert buffers[4].offset == size + guard
-    # What is free at the end is the beginning of what is needed there.
+    # A free range at the end of the arena is extended.
     assert arrange(buffers_of((64, 0, 1), (64, 0, 0), (size + 64, 1, 1)), guard) == 3 * size
 
 
@@ -107,7 +107,7 @@ def test_a_chain_needs_two_buffers():
 
 
 def test_thousands_of_buffers_take_linear_time():
-    """Half of them are in use at the same time, sizes are mixed."""
+    """Half of them are live at the same time; their sizes vary."""
     generator = np.random.default_rng(5)
 
     def seconds(count: int) -> float:
@@ -131,7 +131,7 @@ def test_small_buffers_fill_the_gap_of_a_dead_large_one():
 
 
 def test_the_tightest_gap_is_taken():
-    # At step 2 only x and y are left, with four free lines below x and three between them.
+    # At step 2 only x and y are live, with four free cache lines below x and three between them.
     p, x, q, y, small = buffers_of(
         (64 * 4, 0, 1), (64 * 3, 0, 2), (64 * 3, 1, 1), (64 * 2, 1, 2), (64, 2, 2)
     )
@@ -141,7 +141,7 @@ def test_the_tightest_gap_is_taken():
     assert_sound(buffers, 64 * 12)
 
 
-def test_the_order_of_buffers_does_not_matter_and_nothing_is_random():
+def test_the_result_is_deterministic_and_independent_of_the_order_of_buffers():
     generator = np.random.default_rng(3)
     for _ in range(20):
         buffers = random_buffers(generator)
@@ -152,16 +152,16 @@ def test_the_order_of_buffers_does_not_matter_and_nothing_is_random():
         assert [b.offset for b in buffers] == offsets
 
 
-def test_nothing_needs_nothing():
+def test_an_empty_arena():
     assert arrange([]) == 0
 
 
-def test_a_buffer_that_no_step_touches_takes_no_room():
+def test_a_buffer_that_no_step_uses_takes_no_memory():
     unused, used = buffers_of((10**9, -1, -1), (100, 0, 1))
     assert arrange([unused, used]) == aligned(100)
 
 
-def test_buffers_without_bytes_have_a_place():
+def test_empty_buffers_have_an_offset():
     buffers = buffers_of((0, 0, 1), (0, 0, 1), (64, 0, 1))
     total = arrange(buffers)
     assert_sound(buffers, total)

@@ -1,4 +1,7 @@
-"""Plans: where operands lie, when memory is used again, and that no operator sees stale data."""
+"""Plans: where operands lie, when memory is reused, and that no operator reads stale data.
+
+The references are numpy, and for random graphs its interpreter of `tests.support.randomgraph`.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def copies_in(plan) -> int:
 
 
 def run(text: str, *inputs, key: str = "text"):
-    """Run a graph given in text; return the model, its plan and its outputs."""
+    """Run a graph given as text; return the model, its plan and its outputs."""
     model = model_of(text, key)
     outputs = model(*inputs)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -64,7 +67,7 @@ def convolved(model, name: str, x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 4, 5), (2, 3, 4, 5), (2, 3, 1, 1)], ids=str)
-def test_images_are_computed_where_their_concatenation_wants_them(shape):
+def test_images_are_computed_within_their_concatenation(shape):
     x = values(*shape)
     model, plan, (y,) = run(
         f"""pnnx.Input in 0 1 x
@@ -98,10 +101,10 @@ def test_a_dense_block_grows_in_one_buffer():
         parts.append(convolved(model, f"c{k}", np.concatenate(parts, 1)))
     assert_close(y, convolved(model, "last", np.concatenate(parts, 1)).astype(np.float32))
     moved = [step for step in plan.steps if step.kind == "copy" and step.name.startswith("cat")]
-    assert sum(step.bytes for step in moved) <= 2 * 4 * 36 * 4 * 10  # each part once for each block
+    assert sum(step.bytes for step in moved) <= 2 * 4 * 36 * 4 * 10  # each part once per block
 
 
-def test_nested_concatenations_lie_inside_each_other():
+def test_nested_concatenations_share_a_buffer():
     x = values(1, 3, 4, 4)
     model, plan, (y,) = run(
         f"""pnnx.Input in 0 1 x
@@ -117,10 +120,10 @@ def test_nested_concatenations_lie_inside_each_other():
     inner = np.concatenate([convolved(model, "a", x), convolved(model, "b", x)], 1)
     outer = np.concatenate([inner, convolved(model, "c", inner)], 1)
     assert_close(y, convolved(model, "d", outer).astype(np.float32))
-    assert copies_in(plan) == 2  # the input to channels-last, the result from it
+    assert copies_in(plan) == 2  # the input to channels-last, and the result from it
 
 
-def test_an_operand_stands_twice_in_a_concatenation():
+def test_an_operand_twice_in_a_concatenation():
     x = values(2, 3, 4, 4)
     model, _, (y,) = run(
         f"""pnnx.Input in 0 1 x
@@ -133,7 +136,7 @@ def test_an_operand_stands_twice_in_a_concatenation():
     assert_close(y, np.concatenate([p, x, p], 1).astype(np.float32))
 
 
-def test_an_operand_stands_in_two_concatenations():
+def test_an_operand_in_two_concatenations():
     x = values(1, 3, 4, 4)
     model, _, (y, z) = run(
         f"""pnnx.Input in 0 1 x
@@ -152,7 +155,7 @@ def test_an_operand_stands_in_two_concatenations():
     assert_close(z, convolved(model, "d", np.concatenate([q, p], 1)).astype(np.float32))
 
 
-def test_an_operand_in_a_concatenation_is_an_output_too():
+def test_an_operand_in_a_concatenation_that_is_also_an_output():
     x = values(1, 3, 4, 4)
     model, _, (p, y) = run(
         f"""pnnx.Input in 0 1 x
@@ -169,7 +172,7 @@ def test_an_operand_in_a_concatenation_is_an_output_too():
 
 
 @pytest.mark.parametrize(("rank", "dim"), [(2, 0), (2, 1), (3, 0), (3, -1), (1, 0)])
-def test_rows_are_computed_where_their_concatenation_wants_them(rank, dim):
+def test_rows_are_computed_within_their_concatenation(rank, dim):
     x = values(*(1, 3, 4)[:rank])
     text = f"""pnnx.Input in 0 1 x
         F.relu a 1 1 x p
@@ -185,7 +188,7 @@ def test_rows_are_computed_where_their_concatenation_wants_them(rank, dim):
     assert ("cat" in [step.name for step in plan.steps]) != in_place
 
 
-def test_pieces_that_are_joined_again_cost_nothing():
+def test_pieces_that_are_joined_again_are_not_copied():
     x = values(2, 6, 3, 3)
     _, plan, (y,) = run(
         """pnnx.Input in 0 1 x
@@ -214,8 +217,8 @@ def test_pieces_in_another_order_are_copied():
     np.testing.assert_array_equal(y, relu(x)[:, [3, 4, 5, 0, 1, 2]])
 
 
-def test_nothing_may_be_joined_to_something():
-    """A tensor of shape (0,) fits whatever it is joined with, as in PyTorch."""
+def test_an_empty_vector_in_a_concatenation():
+    """A tensor of shape (0,) can be concatenated with any other, as in PyTorch."""
     text = """pnnx.Input in0 0 1 x
         pnnx.Input in1 0 1 z
         F.relu a 1 1 x p
@@ -239,11 +242,11 @@ def test_the_axis_of_a_concatenation_may_be_an_operand():
     np.testing.assert_array_equal(y, np.concatenate([relu(x), x], 1))
 
 
-# -- memory that is used again -----------------------------------------------------------------
+# -- reuse of memory ---------------------------------------------------------------------------
 
 
-def test_an_elementwise_operator_overwrites_what_nobody_reads_any_more(monkeypatch):
-    monkeypatch.delenv("KUIPER_GUARD", raising=False)  # it makes arenas larger
+def test_an_elementwise_operator_overwrites_a_dead_operand(monkeypatch):
+    monkeypatch.delenv("KUIPER_GUARD", raising=False)  # guards make arenas larger
     x = values(3, 50)
     _, plan, (y,) = run(
         """pnnx.Input in 0 1 x
@@ -267,8 +270,8 @@ def test_an_elementwise_operator_overwrites_what_nobody_reads_any_more(monkeypat
     ids=["tensor", "view", "tuple"],
 )
 @pytest.mark.parametrize("early", [True, False])
-def test_what_is_read_later_is_not_overwritten(later, early):
-    """The later reader is sound wherever its line stands: behind the overwriting one, or ahead."""
+def test_an_operand_with_a_later_reader_is_not_overwritten(later, early):
+    """Wherever the line of the later reader is: before or after the overwriting operator."""
     lines = [*later.splitlines(), "F.sigmoid b 1 1 p q", "torch.cat c 2 1 q z y dim=0"]
     if not early:
         lines[-3:-1] = lines[-2], lines[-3]
@@ -301,7 +304,7 @@ def test_pieces_in_a_list_are_not_overwritten():
 
 
 def test_a_tensor_that_was_broadcast_is_not_overwritten():
-    """All pixels of the expanded tensor are one: it has no room for their sums."""
+    """The elements of the expanded tensor share memory that cannot hold their sums."""
     x, other = values(1, 4, 1, 1), values(1, 4, 3, 5)
     model, _, (y,) = run(
         f"""pnnx.Input in0 0 1 x
@@ -319,7 +322,7 @@ def test_a_tensor_that_was_broadcast_is_not_overwritten():
 
 
 def test_the_other_half_of_a_tensor_is_not_overwritten():
-    """A gated unit: one half of a tensor times a function of the other."""
+    """A gated unit: half of a tensor times a function of the other half."""
     x = values(2, 8, 3, 3)
     _, _, (y,) = run(
         """pnnx.Input in 0 1 x
@@ -338,7 +341,7 @@ def test_the_other_half_of_a_tensor_is_not_overwritten():
 
 @pytest.mark.parametrize("inputs", ["q r", "r q"])
 def test_overlapping_windows_of_one_buffer_are_not_overwritten(inputs):
-    """Writing the sum over either window would change what the other has still to read."""
+    """Writing the sum over one window would change what the other has still to read."""
     x = values(1, 5000)
     _, _, (y,) = run(
         f"""pnnx.Input in 0 1 x
@@ -354,7 +357,7 @@ def test_overlapping_windows_of_one_buffer_are_not_overwritten(inputs):
     np.testing.assert_array_equal(y, (p[:, :4000] + p[:, 8:4008])[:, ::-1])
 
 
-def test_a_copy_made_for_one_reader_serves_the_next():
+def test_a_copy_for_one_reader_serves_the_next():
     x = values(1, 3, 6, 6)
     model, plan, (y, z, v, u) = run(
         f"""pnnx.Input in 0 1 x
@@ -375,7 +378,7 @@ def test_a_copy_made_for_one_reader_serves_the_next():
     assert len([step for step in plan.steps if step.kind == "copy" and step.name in "abde"]) <= 2
 
 
-def test_a_copy_is_not_used_after_the_original_was_overwritten():
+def test_a_copy_is_not_reused_after_the_original_was_overwritten():
     x = values(1, 9, 6, 6)
     model, _, (y, z) = run(
         f"""pnnx.Input in 0 1 x
@@ -392,7 +395,7 @@ def test_a_copy_is_not_used_after_the_original_was_overwritten():
     assert_close(z, convolved(model, "d", sigmoid(p)).astype(np.float32))
 
 
-def test_a_long_chain_lives_in_little_memory():
+def test_a_long_chain_needs_little_memory():
     lines = ["pnnx.Input in 0 1 x"]
     lines += [conv(f"c{k}", f"v{k - 1}" if k else "x", f"v{k}", 32, 32) for k in range(20)]
     lines.append("pnnx.Output out 1 0 v19")
@@ -418,7 +421,7 @@ def test_an_operand_that_is_returned_twice():
     assert not np.shares_memory(y, z)
 
 
-def test_an_output_that_others_read_and_that_views_show():
+def test_an_output_with_readers_and_views():
     x = values(3, 4)
     _, _, (y, z, w, v) = run(
         """pnnx.Input in 0 1 x
@@ -455,7 +458,7 @@ def test_an_input_that_is_returned():
     assert not np.shares_memory(z, x)
 
 
-def test_a_constant_that_is_returned_cannot_be_spoilt():
+def test_a_returned_constant_cannot_be_modified():
     text = """pnnx.Input in 0 1 x
         pnnx.Attribute c 0 1 w @data=(2,3)f32
         Tensor.permute t 1 1 w v dims=(1,0)
@@ -471,7 +474,7 @@ def test_a_constant_that_is_returned_cannot_be_spoilt():
         w[:] = v[:] = 7
 
 
-def test_numbers_that_are_returned():
+def test_returned_numbers():
     _, _, outputs = run(
         """pnnx.Input in 0 1 x
         pnnx.Expression a 1 1 x n expr=mul(size(@0,0),size(@0,1))
@@ -521,7 +524,7 @@ def test_tensors_without_elements(shape):
     assert v.shape == (shape[0], 6 * shape[2] * shape[3])
 
 
-def test_a_batch_of_nothing_through_kernels():
+def test_an_empty_batch_through_kernels():
     _, _, (y,) = run(
         f"""pnnx.Input in 0 1 x
         {conv("a", "x", "p", 3, 16)}
@@ -535,8 +538,8 @@ def test_a_batch_of_nothing_through_kernels():
     assert y.shape == (0, 5)
 
 
-def test_more_batch_axes_than_a_kernel_has_loops_for():
-    """Axes broadcast alternately from both sides cannot be merged."""
+def test_more_batch_axes_than_the_loops_of_a_kernel():
+    """Axes that are broadcast alternately from both sides cannot be merged."""
     a = values(2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 3, 4)
     b = values(1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 4, 5)
     _, _, (y,) = run(
@@ -551,7 +554,7 @@ def test_more_batch_axes_than_a_kernel_has_loops_for():
 
 
 def test_half_precision_constants_are_computed_in_float32():
-    """A weight stored in half precision is widened before anything is done with it."""
+    """Weights in half precision are widened before use."""
     data = np.float16(0.1)
     graph = graph_of(
         """pnnx.Input in 0 1 x
@@ -576,13 +579,13 @@ def test_errors_name_the_operator():
         run(text, values(3, 4))
 
 
-def test_files_of_have_what_the_text_says():
+def test_files_of_contain_the_text():
     param, archive = files_of("pnnx.Input in 0 1 x\npnnx.Output out 1 0 x")
     assert param == b"7767517\n2 1\npnnx.Input in 0 1 x\npnnx.Output out 1 0 x\n"
     assert archive.startswith(b"PK\x05\x06")
 
 
-# -- any graph ---------------------------------------------------------------------------------
+# -- random graphs -----------------------------------------------------------------------------
 
 SEEDS = range(300)
 PER_TEST = 25
@@ -595,7 +598,7 @@ def outputs_of(model, inputs):
 
 @pytest.mark.parametrize("first", range(0, len(SEEDS), PER_TEST))
 def test_random_graphs(first):
-    """Each operand of a random graph is what numpy makes of it, however the plan lays it out."""
+    """Every operand of a random graph equals numpy's, whatever its layout in the plan."""
     with user_operator("tests.Python", python_step):
         for seed in SEEDS[first : first + PER_TEST]:
             check_random_graph(seed)
@@ -627,7 +630,7 @@ def single(array: np.ndarray) -> np.ndarray:
 
 
 def test_random_graphs_vary():
-    """They hold every kind of operator, and outputs that differ from element to element."""
+    """They contain every kind of operator, and outputs that differ between elements."""
     types, spreads = set(), []
     for seed in SEEDS[:100]:
         case = RandomGraph(seed, 3 + seed % 20)
@@ -638,11 +641,11 @@ def test_random_graphs_vary():
     assert np.median(spreads) > 0.1
 
 
-# Rows of inconvenient lengths ------------------------------------------------------------------
+# Rows whose stride maps them to the same cache sets --------------------------------------------
 
 
-def test_rows_that_would_share_cache_sets_lie_apart():
-    """Between products only, where nobody minds the gaps; other readers get C order."""
+def test_rows_that_would_share_cache_sets_are_padded():
+    """Only between products, which accept any row stride; other readers get C order."""
     lines = ["pnnx.Input in 0 1 x #x=(3,40)f32"]
     for name, source, target, i, o in (
         ("a", "x", "p", 40, 512), ("b", "p", "q", 512, 1024), ("c", "q", "r", 1024, 512),
@@ -663,8 +666,8 @@ def test_rows_that_would_share_cache_sets_lie_apart():
     assert {3 * 528, 3 * 1040, 3 * 512} <= sizes
 
 
-def test_rows_from_elsewhere_are_set_apart_once():
-    """The caller's own rows share cache sets; two large layers read one copy that does not."""
+def test_rows_of_an_input_are_padded_once():
+    """The caller's rows share cache sets; two large layers read one padded copy."""
     line = (
         "nn.Linear {0} 1 1 x {1} bias=False in_features=512 out_features={2} @weight=({2},512)f32"
     )
@@ -688,7 +691,7 @@ def test_rows_from_elsewhere_are_set_apart_once():
     assert copies_in(model.plan((15, 512))) == 0  # it would cost more than it saves
 
 
-def test_pixels_that_would_share_cache_sets_lie_apart():
+def test_pixels_that_would_share_cache_sets_are_padded():
     text = f"""
         pnnx.Input in 0 1 x #x=(2,8,5,3)f32
         {conv("a", "x", "p", 8, 512)}
@@ -707,7 +710,7 @@ def test_pixels_that_would_share_cache_sets_lie_apart():
     assert {30 * 528, 30 * 1040} <= sizes
 
 
-# -- one pool of arenas ------------------------------------------------------------------------
+# -- the pool of arenas ------------------------------------------------------------------------
 
 
 def test_all_plans_of_a_model_share_their_arenas():
@@ -728,8 +731,8 @@ def test_all_plans_of_a_model_share_their_arenas():
     assert pool.n_bytes == largest
 
 
-def test_a_context_follows_its_arena():
-    """Two plans in turn, and runs beside each other: each finds its operands where it looks."""
+def test_a_context_is_rebound_to_its_arena():
+    """Two plans in turn, and concurrent runs: each finds its operands in the arena it got."""
     model = model_of(
         f"""pnnx.Input in 0 1 x
         {conv("a", "x", "p", 3, 8)}
@@ -740,7 +743,7 @@ def test_a_context_follows_its_arena():
     expected = [model(small), model(large)]
     pool = model._plans.arenas
     for _ in range(3):
-        other = pool.take(1)  # as a run at the same time would
+        other = pool.take(1)  # as a concurrent run would
         assert_same_bits([model(small), model(large)], expected, "in another arena")
         pool.give(other)
         assert_same_bits([model(large), model(small)], expected[::-1], "in turn")
@@ -776,7 +779,7 @@ def test_a_plan_larger_than_the_limit_is_refused():
     model = Model(graph, max_memory=needed - 1)
     with pytest.raises(ShapeError) as caught:
         model(x)
-    total = memory_text(needed + 8 * 4)  # and the result
+    total = memory_text(needed + 8 * 4)  # including the result
     assert str(caught.value) == (
         f"a run would take {total} for its operands, more than the {memory_text(needed - 1)} of "
         "max_memory; the largest is 'q', float32 (1, 8, 256, 256), 2.0 MiB, of <param>:5: "
@@ -809,12 +812,12 @@ def test_absurd_sizes_are_refused_before_anything_is_allocated(line, where):
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, "1GB", 2.5j, float("nan"), float("inf")])
-def test_wrong_limits(limit):
+def test_invalid_limits(limit):
     with pytest.raises(InputError, match=r"max_memory is .*, expected a number of bytes >= 1"):
         Model(graph_of(GROWING), max_memory=limit)
 
 
-def test_the_default_limit_is_that_of_the_machine_or_container(tmp_path):
+def test_the_default_limit_is_the_memory_of_the_machine_or_container(tmp_path):
     none = str(tmp_path / "none")
     whole = default_max_memory(none, none)
     assert whole > 1 << 20

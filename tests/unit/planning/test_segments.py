@@ -1,4 +1,4 @@
-"""Models that are cut where shapes depend on data."""
+"""Models with data-dependent shapes, which run in segments, against numpy and unsegmented plans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ...support import assert_close, assert_same_bits
 from ...support.engine import n_threads
 from ...support.textgraph import files_of, model_of, user_operator, values
 
-# Rows whose first column is above zero, through a Linear; and where they stand.
+# The rows whose first column is positive, through a Linear; and their indices.
 ROWS = """
 pnnx.Input    in     0 1 x
 Tensor.select first  1 1 x s dim=1 index=0 $input=x
@@ -33,12 +33,12 @@ pnnx.Expression list 1 1 m l expr=[@0]
 Tensor.index  picked 2 1 x l p $input=x $expr=l
 nn.Linear     fc     1 1 p q in_features=4 out_features=3 bias=True @bias=(3)f32 @weight=(3,4)f32
 F.relu        act    1 1 q y $input=q
-aten::nonzero places 1 1 m z
+aten::nonzero nonzero 1 1 m z
 prim::TupleConstruct out 2 1 y z t
 pnnx.Output   end    1 0 t
 """
 
-# Two cuts, one after the other, and a number.
+# Two data-dependent operators in a row, and a number.
 TWICE = """
 pnnx.Input    in    0 1 x
 pnnx.Input    ends  0 1 n #n=(?)i64
@@ -54,7 +54,7 @@ pnnx.Output   end   1 0 z
 
 
 def rows(count: int, total: int = 12) -> np.ndarray:
-    """Return an input of ROWS of which `count` rows are picked."""
+    """Return an input of ROWS of which `count` rows are selected."""
     x = values(total, 4, seed=count)
     x[:, 0] = -1
     x[np.random.default_rng(count).permutation(total)[:count], 0] = 1
@@ -91,24 +91,24 @@ def test_every_number_of_rows():
     check(model, values(0, 4))
 
 
-def test_a_plan_after_a_cut_is_made_once_for_equal_shapes():
+def test_later_plans_are_cached_by_shape():
     model = model_of(ROWS)
     check(model, rows(5))
     plan = segmented(model, rows(5))
     (segment,) = plan._later.values()
-    check(model, np.flip(rows(5), 0))  # other rows, as many
+    check(model, np.flip(rows(5), 0))  # other rows, but as many
     assert list(plan._later.values()) == [segment]
     check(model, rows(6))
     assert len(plan._later) == 2
     assert model.plan((12, 4)) is plan.first_plan
 
 
-def test_models_without_such_operators_have_no_segments():
+def test_models_without_data_dependent_operators_have_no_segments():
     model = model_of("pnnx.Input i 0 1 x\nF.relu a 1 1 x y $input=x\npnnx.Output o 1 0 y")
     assert type(model._plans.find([values(3)], model._n_threads)) is Plan
 
 
-def test_operators_that_nobody_reads_cut_nothing():
+def test_dead_data_dependent_operators_make_no_segments():
     text = ROWS.replace("prim::TupleConstruct out 2 1 y z t", "aten::numel count 1 1 x t")
     for optimize in (True, False):
         model = kuiper.Model(model_of(text).graph, optimize=optimize)
@@ -118,7 +118,7 @@ def test_operators_that_nobody_reads_cut_nothing():
 
 
 @pytest.mark.parametrize("optimize", [True, False])
-def test_cuts_after_cuts_and_numbers(optimize):
+def test_several_data_dependent_operators(optimize):
     param, archive = files_of(TWICE)
     model = kuiper.load(param, archive, optimize=optimize)
     for seed in range(12):
@@ -129,7 +129,7 @@ def test_cuts_after_cuts_and_numbers(optimize):
         assert_same_bits([model(x, n)], [picked[: max(n)] * np.float32(2)], f"seed {seed}")
 
 
-def test_a_number_is_planned_for_its_value():
+def test_a_number_is_planned_by_value():
     model = model_of(TWICE)
     x = np.full((3, 7), 2, np.float32)
     for last in (3, 5, 3):
@@ -138,7 +138,7 @@ def test_a_number_is_planned_for_its_value():
     assert len(segmented(model, x, np.array([3]))._later) == 4
 
 
-def test_kept_plans_are_bounded(monkeypatch):
+def test_the_number_of_cached_plans_is_bounded(monkeypatch):
     monkeypatch.setattr(SegmentedPlan, "SEGMENTS_KEPT", 32)
     model = model_of(ROWS)
     total = 3 * SegmentedPlan.SEGMENTS_KEPT
@@ -156,10 +156,10 @@ def test_kept_plans_are_bounded(monkeypatch):
     assert list(plan._later.values()) == recent
 
 
-def test_memory_is_steady_over_hundreds_of_shapes(monkeypatch):
+def test_memory_does_not_grow_over_hundreds_of_shapes(monkeypatch):
     monkeypatch.setattr(SegmentedPlan, "SEGMENTS_KEPT", 64)
     model = model_of(ROWS)
-    total = 4 * SegmentedPlan.SEGMENTS_KEPT  # half of them, so twice what is kept
+    total = 4 * SegmentedPlan.SEGMENTS_KEPT  # two plans per shape: twice as many as are kept
 
     def run_all() -> int:
         for count in range(0, total, 2):
@@ -173,11 +173,11 @@ def test_memory_is_steady_over_hundreds_of_shapes(monkeypatch):
         sizes = [run_all() for _ in range(5)]
     finally:
         tracemalloc.stop()
-    # The median: a table of the interpreter's own may happen to grow in one of them.
+    # The median, since a table of the interpreter may happen to grow during one round.
     assert np.median(np.diff(sizes[1:])) < 20_000
 
 
-def test_results_belong_to_the_caller():
+def test_the_caller_owns_the_results():
     text = """
     pnnx.Input in 0 1 x
     torch.gt above 1 1 x m other=0 $input=x
@@ -204,7 +204,7 @@ def test_results_belong_to_the_caller():
     assert_same_bits(model(x), copies, "a second run")
 
 
-def test_into_the_callers_arrays():
+def test_results_in_the_callers_arrays():
     model = model_of(ROWS)
     x = rows(5)
     y, z = model(x)
@@ -221,7 +221,7 @@ def test_into_the_callers_arrays():
         model(x, out=[out[0]])
 
 
-def test_trace_before_at_and_behind_a_cut():
+def test_trace_before_at_and_after_a_segment_boundary():
     model = model_of(ROWS)
     x = rows(4)
     traced = model.trace(x, ["m", "picked", "act", "l", "z", "in"])
@@ -237,7 +237,7 @@ def test_profile():
     model = model_of(ROWS)
     profile = model.profile(rows(4), runs=3)
     names = [row["name"] for row in profile.rows]
-    assert {"above", "picked", "places", "fc"} <= set(names)
+    assert {"above", "picked", "nonzero", "fc"} <= set(names)
     assert names.index("above") < names.index("picked") < names.index("fc")
     assert profile.total > 0
     assert "picked" in str(profile)
@@ -280,7 +280,7 @@ def test_copies():
         assert_same_bits(other(x), want, "a copy")
 
 
-def test_an_error_behind_a_cut_names_the_operator():
+def test_an_error_in_a_later_segment_names_the_operator():
     text = ROWS.replace(
         "F.relu        act    1 1 q y $input=q",
         "Tensor.reshape act    1 1 q y shape=(3,3) $input=q",
@@ -292,7 +292,7 @@ def test_an_error_behind_a_cut_names_the_operator():
     assert model(rows(3))[0].shape == (3, 3)
 
 
-def test_an_error_at_a_cut_names_the_operator():
+def test_an_error_of_a_data_dependent_operator_names_it():
     text = """
     pnnx.Input in 0 1 x
     aten::bincount count 1 1 x y
@@ -313,27 +313,27 @@ pnnx.Output end 1 0 t
 """
 
 
-def test_operators_of_the_user():
+def test_data_dependent_operators_of_the_user():
     calls = []
 
     def above(x, count):
         calls.append(x.shape)
-        places = np.flatnonzero(x > 0)[:count]
-        return x[places], places
+        found = np.flatnonzero(x > 0)[:count]
+        return x[found], found
 
     with user_operator("test.Longest", above, 2, data_dependent=True):
         model = model_of(USER)
         x = np.array([-1, 2, -3, 4], np.float32)
-        y, places = model(x)
+        y, found = model(x)
         np.testing.assert_array_equal(y, [2, 4])
-        np.testing.assert_array_equal(places, [1, 3])
-        assert calls == [(4,)]  # not on zeros as well
-        y, places = model(np.abs(x))
-        np.testing.assert_array_equal(places, [0, 1, 2])
+        np.testing.assert_array_equal(found, [1, 3])
+        assert calls == [(4,)]  # not called with zeros while planning
+        y, found = model(np.abs(x))
+        np.testing.assert_array_equal(found, [0, 1, 2])
 
 
 @pytest.mark.parametrize("data_dependent", [True, False])
-def test_what_an_operator_of_the_user_raises(data_dependent):
+def test_exceptions_of_a_users_operator(data_dependent):
     def fails(x, count):
         if data_dependent or x.any():
             raise KeyError("lost")
@@ -349,7 +349,7 @@ def test_what_an_operator_of_the_user_raises(data_dependent):
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_the_planned_graph_shows_what_is_known_before_a_cut():
+def test_the_planned_graph_has_the_shapes_known_before_the_first_run():
     model = model_of(ROWS)
     graph = model.planned_graph((12, 4))
     assert graph.operand("m").shape == (12,)
@@ -358,7 +358,7 @@ def test_the_planned_graph_shows_what_is_known_before_a_cut():
     assert {op.name for op in graph} == {op.name for op in model.graph}
 
 
-# -- what the export froze ---------------------------------------------------------------------
+# -- refining traced shapes --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -367,23 +367,23 @@ def test_the_planned_graph_shows_what_is_known_before_a_cut():
         ("Tensor.reshape", (1, 1, 20), (20,), (13,), (1, 1, 13)),
         ("Tensor.reshape", (1, 1, 20), (20,), (0,), (1, 1, 0)),
         ("Tensor.reshape", (0, 2, 2), (0, 4), (7, 4), (7, 2, 2)),
-        ("Tensor.view", (2, 10, 3), (20, 3), (13, 3), (2, 10, 3)),  # cut up: which axis?
+        ("Tensor.view", (2, 10, 3), (20, 3), (13, 3), (2, 10, 3)),  # a split axis: which part?
         ("Tensor.reshape", (3, 20), (3, 20), (3, 5), (3, 5)),
         ("Tensor.reshape", (20, 3), (3, 20), (3, 5), (20, 3)),
         ("Tensor.reshape", (4, 5, 6), (4, 5, 6), (7, 5, 8), (7, 5, 8)),
         ("Tensor.reshape", (-1, 4), (20, 4), (13, 4), (-1, 4)),
-        ("Tensor.reshape", (1, 1, 4), (1, 4), (3, 4), (1, 1, 4)),  # the first or the second?
+        ("Tensor.reshape", (1, 1, 4), (1, 4), (3, 4), (1, 1, 4)),  # the first or the second 1?
         ("Tensor.reshape", (20, 1), (20,), (20,), (20, 1)),
         ("Tensor.reshape", (60, 4), (20, 3, 4), (13, 3, 4), (39, 4)),
         ("Tensor.reshape", (2, 60), (2, 3, 20), (2, 3, 13), (2, 39)),
         ("Tensor.reshape", (60,), (20, 3), (0, 3), (0,)),
         ("Tensor.reshape", (6, 20), (3, 2, 20), (5, 2, 13), (10, 13)),
-        ("Tensor.reshape", (60,), (20, 3), (13, 4), (60,)),  # two that changed, in one
-        ("Tensor.reshape", (3, 20), (20, 3), (13, 3), (3, 20)),  # none of the two is its rows
+        ("Tensor.reshape", (60,), (20, 3), (13, 4), (60,)),  # two changed axes in one
+        ("Tensor.reshape", (3, 20), (20, 3), (13, 3), (3, 20)),  # neither axis is the rows
         ("Tensor.expand", (2, 20, 3), (20, 1), (13, 1), (2, 13, 3)),
         ("Tensor.expand", (2, 20, 3), (1, 3), (13, 3), (2, 20, 3)),
         ("torch.split", (20,), (20, 3), (13, 3), (13,)),
-        ("torch.split", (12, 8), (20, 3), (13, 3), (12, 8)),  # how many in each?
+        ("torch.split", (12, 8), (20, 3), (13, 3), (12, 8)),  # how many in each piece?
         ("torch.split", (8,), (20, 3), (13, 3), (8,)),
         ("F.pad", (1, 20), (20,), (13,), (1, 20)),
     ],
@@ -400,7 +400,7 @@ def test_refine_shapes(type, target, traced, actual, refined):
     assert params == {key: target, "dim": 0}
 
 
-def test_a_reshape_to_what_was_traced_runs_with_what_came_out():
+def test_a_reshape_to_a_traced_shape_runs_with_the_actual_one():
     model = model_of(
         """
         pnnx.Input in 0 1 x #x=(3,4)f32
@@ -417,7 +417,7 @@ def test_a_reshape_to_what_was_traced_runs_with_what_came_out():
         assert_close(model(x), (weight * x[x > 0])[None], 1e-5)
 
 
-def test_the_batch_is_freed_in_front_of_a_cut():
+def test_the_batch_is_unfrozen_before_a_data_dependent_operator():
     model = model_of(
         """
         pnnx.Input in 0 1 x #x=(1,3,4)f32
@@ -453,12 +453,12 @@ def test_suppression_of_many_boxes(dtype):
     assert np.flatnonzero(suppress(boxes, 0.3)).tolist() == kept
 
 
-def test_suppression_at_the_edges():
+def test_suppression_of_edge_cases():
     from kuiper._kernels.spatial.boxes import suppress
 
     box = [0, 0, 2, 2]
-    half = [0, 0, 1, 2]  # overlaps by exactly a half
-    point = [5, 5, 5, 5]  # without area, as often as it is there
+    half = [0, 0, 1, 2]  # overlaps by exactly one half
+    point = [5, 5, 5, 5]  # without area, repeated
     boxes = np.array([box, box, half, point, point, [np.nan, 0, 1, 1]], np.float32)
     assert suppress(boxes, 0.5).tolist() == [True, False, True, True, True, True]
     assert suppress(boxes, 0.49).tolist() == [True, False, False, True, True, True]

@@ -1,4 +1,4 @@
-"""The ``.bin`` archive: both forms of ZIP, views, and every kind of attack on the reader."""
+"""The ``.bin`` archive: both forms of ZIP, views, and attacks on the reader; against zipfile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FULL = 0xFFFFFFFF
 
 
 def header(part: str, name: str, data: bytes, offset: int, changes: dict) -> dict:
-    """Return the fields of one ``local`` or ``central`` header, with some of them changed."""
+    """Return the fields of one ``local`` or ``central`` header with some changed."""
     fields = {
         "signature": b"PK\3\4" if part == "local" else b"PK\1\2",
         "flags": 0,
@@ -55,8 +55,8 @@ def header(part: str, name: str, data: bytes, offset: int, changes: dict) -> dic
 def classic(members=None, **changes) -> bytes:
     """Write the 32-bit form by hand, as pnnx did until 2023.
 
-    `changes` names fields of headers that get another value: those of `header` above behind
-    ``local_`` and ``central_``, for the first entry only, and those below behind ``end_``.
+    `changes` sets fields of headers: those of `header` above with the prefix ``local_`` or
+    ``central_``, for the first entry only, and those below with the prefix ``end_``.
     """
     members = MEMBERS if members is None else members
     first = next(iter(members), None)
@@ -153,7 +153,7 @@ def test_archive_without_entries(form):
     assert len(Archive(form({}))) == 0
 
 
-def test_views_share_what_was_read_and_keep_it_alive(tmp_path):
+def test_views_share_and_keep_alive_the_bytes_that_were_read(tmp_path):
     path = tmp_path / "m.bin"
     path.write_bytes(zip64())
     archive = Archive(path)
@@ -167,7 +167,7 @@ def test_views_share_what_was_read_and_keep_it_alive(tmp_path):
 
 @pytest.mark.parametrize("change", ["truncate", "overwrite", "replace", "remove"])
 def test_a_file_that_changes_afterwards(change, tmp_path):
-    """Not even a bus error: the bytes are those of the time when the file was read."""
+    """Not even a bus error: the bytes are those at the time of reading."""
     path = tmp_path / "m.bin"
     weight = np.arange(1 << 18, dtype=np.uint8)  # many pages
     data = io.BytesIO()
@@ -206,7 +206,7 @@ def test_a_file_that_shrinks_while_it_is_read(monkeypatch, tmp_path):
 
 
 def _huge(size: int) -> tuple[bytes, bytes]:
-    """Return what stands ahead of one entry of `size` bytes, and what behind it."""
+    """Return the bytes before and after the data of one entry of `size` bytes."""
     data = bytearray(zip64({"w": b""}))
     directory = data.index(b"PK\1\2")
     end = data.index(b"PK\6\6")
@@ -269,7 +269,7 @@ def test_comments_are_allowed():
     assert len(Archive(classic(end_comment=b"c" * 65535))) == len(MEMBERS)
 
 
-def test_foreign_extra_fields_are_skipped():
+def test_unknown_extra_fields_are_skipped():
     extra = struct.pack("<2H3s", 0x5455, 3, b"abc")
     data = classic(
         {"a": b"12"}, local_extra=extra, central_extra=extra + struct.pack("<2H", 0xCAFE, 0)
@@ -289,9 +289,9 @@ def cut(data: bytes, count: int) -> bytes:
     return data[: len(data) - count]
 
 
-def patched(data: bytes, place: bytes, offset: int, new: bytes) -> bytes:
-    """Overwrite bytes at `offset` behind the last occurrence of `place`."""
-    at = data.rindex(place) + offset
+def patched(data: bytes, signature: bytes, offset: int, new: bytes) -> bytes:
+    """Overwrite bytes at `offset` from the last occurrence of `signature`."""
+    at = data.rindex(signature) + offset
     return data[:at] + new + data[at + len(new) :]
 
 
@@ -418,7 +418,7 @@ ATTACKS = {
         "two entries are called 'b'",
     ),
     "twice the entry": (
-        # The first directory record is turned into a copy of the second.
+        # The first directory record becomes a copy of the second.
         classic({"b": b"1", "a": b"1"}, central_name=b"a", central_offset=32),
         "two entries are called 'a'",
     ),
@@ -427,7 +427,7 @@ ATTACKS = {
         "bytes 39 to 41, between entry 'a' and the directory, belong to no entry",
     ),
     "overlap": (
-        # The second local header and its entry lie inside the data of the first.
+        # The second local header and its entry lie within the data of the first.
         None,
         "entry 'in' begins at byte 33, inside entry 'out', which ends at byte",
     ),
@@ -504,28 +504,28 @@ def overlapping() -> bytes:
         b"PK\3\4" + struct.pack("<5H3I2H", 0, 0, 0, 0, 0, zlib.crc32(b"zz"), 2, 2, 2, 0) + b"inzz"
     )
     data = classic({"out": inner, "in": b"zz"}, central_size=len(inner))
-    # Let the directory send 'in' into the data of 'out', and end the entries there.
+    # The directory points 'in' into the data of 'out', and ends the entries there.
     second = data.rindex(b"PK\1\2")
     data = data[: second + 42] + struct.pack("<I", 33) + data[second + 46 :]
     return data
 
 
 @pytest.mark.parametrize(("data", "message"), ATTACKS.values(), ids=ATTACKS)
-def test_attack_is_named(data, message):
+def test_attacks_are_reported(data, message):
     with pytest.raises(ModelFormatError) as caught:
         Archive(overlapping() if data is None else data, "m.bin")
     assert message in str(caught.value)
     assert str(caught.value).startswith("m.bin: ")
 
 
-def test_the_attacks_start_from_a_good_file():
+def test_the_attacks_modify_a_valid_file():
     assert Archive(classic(ONE))["a"].tobytes() == b"12345678"
     assert len(classic(ONE)) == 108
     assert classic(ONE).index(b"PK\1\2") == 39
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_every_cut_is_noticed(form):
+def test_every_truncation_is_detected(form):
     data = form()
     for length in range(len(data)):
         with pytest.raises(ModelFormatError):
@@ -533,8 +533,8 @@ def test_every_cut_is_noticed(form):
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_every_changed_byte_is_noticed_or_harmless(form):
-    """Outside the data, a changed byte is refused, or is a field that nothing depends on."""
+def test_every_changed_byte_is_detected_or_harmless(form):
+    """A changed byte outside the data is refused, unless nothing depends on its field."""
     data = form()
     for position in range(len(data)):
         for change in (0x01, 0x80, 0xFF):
@@ -560,8 +560,8 @@ def test_every_changed_byte_is_noticed_or_harmless(form):
 )
 def test_mutated_bytes_give_one_kind_of_error(form, edits):
     data = FORMS[form]()
-    for place, new, removed in edits:
-        position = int(place * len(data))
+    for fraction, new, removed in edits:
+        position = int(fraction * len(data))
         data = data[:position] + new + data[position + removed :]
     with contextlib.suppress(ModelFormatError):
         archive = Archive(data)
@@ -569,7 +569,7 @@ def test_mutated_bytes_give_one_kind_of_error(form, edits):
         archive.check_crc()
 
 
-def test_crc_names_all_damaged_entries():
+def test_crc_check_names_all_damaged_entries():
     data = bytearray(zip64())
     for name in ("fc.weight", "fc.bias"):
         data[data.index(MEMBERS[name])] ^= 1
@@ -596,7 +596,7 @@ def test_written_archive_is_read_by_zipfile():
 
 
 def test_written_archive_has_the_bytes_of_pnnx():
-    """One entry, spelled out: what pnnx 20261020 writes for the attribute 'w.data' = b'1234'."""
+    """The bytes that pnnx 20261020 writes for one attribute 'w.data' = b'1234'."""
     crc = struct.pack("<I", zlib.crc32(b"1234"))
     zeros, ones = bytes(10), b"\xff" * 8
     field = b"\1\0\x1c\0" + struct.pack("<QQ", 4, 4)

@@ -1,4 +1,4 @@
-"""The ``.param`` text: values, lines, and every way in which a file can be wrong."""
+"""The ``.param`` text: values, lines, and the message for every kind of damage."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ VALUES = [
     ("0x10", "0x10"),
     ("1.5+xj", "1.5+xj"),
     ("None+2j", "None+2j"),
-    ("\u0663", "\u0663"),  # a digit, but not of ASCII
+    ("\u0663", "\u0663"),  # a digit, but not an ASCII one
     ("\xb2", "\xb2"),
     ("%kernel_size", "%kernel_size"),
     ("(%a,%b)", "(%a,%b)"),
@@ -94,7 +94,7 @@ VALUES = [
 
 
 def same(a, b) -> bool:
-    """Equality that tells 1 from 1.0 and True, and 0.0 from -0.0."""
+    """Compare, but distinguish 1 from 1.0 and True, and 0.0 from -0.0."""
     if type(a) is not type(b):
         return False
     if isinstance(a, tuple):
@@ -106,7 +106,7 @@ def same(a, b) -> bool:
     return a == b
 
 
-def test_same_tells_types_and_signs():
+def test_same_distinguishes_types_and_signs():
     assert same((1, 2.0), (1, 2.0))
     assert not same(1, True)
     assert not same((1,), (1.0,))
@@ -147,8 +147,8 @@ def test_bad_list(text, message):
         values.parse(text)
 
 
-def test_long_digit_strings_are_no_numbers():
-    # int() takes quadratic time, and refuses with an error of its own beyond 4300 digits.
+def test_long_digit_strings_are_not_numbers():
+    # int() takes quadratic time, and raises ValueError beyond 4300 digits.
     assert values.parse("9" * 5000) == "9" * 5000
     assert values.parse("9" * 900) == int("9" * 900)
 
@@ -234,12 +234,12 @@ def test_value_formats(value, text):
     ],
     ids=repr,
 )
-def test_value_that_has_no_text(value, message):
+def test_values_without_a_text(value, message):
     with pytest.raises(ValueError, match=message):
         values.format(value)
 
 
-def test_value_of_a_foreign_type():
+def test_a_value_of_an_unknown_type():
     with pytest.raises(TypeError, match="a parameter cannot be a dict"):
         values.format({})
     with pytest.raises(TypeError, match="a parameter cannot be a ndarray"):
@@ -272,8 +272,8 @@ def test_value_round_trip(value):
 
 @settings(max_examples=300, derandomize=True, database=None, deadline=None)
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
-def test_float_text_has_the_form_of_pnnx(value):
-    """The text of a float32 in its 9 digits has no more than 9 digits, nor 9 decimals."""
+def test_float_text_has_the_precision_of_pnnx(value):
+    """The text of a float32 in 9 digits has neither more than 9 digits nor 9 decimals."""
     value = float(f"{value:.9g}")
     text = values.format(value)
     assert values.parse(text) == value
@@ -316,7 +316,7 @@ A = "pnnx.Input a 0 1 0"
 
 
 def lines(*operators: str, counts: str | None = None) -> str:
-    """Make a file of operator lines, with a header that fits unless `counts` is given."""
+    """Return a file of operator lines, with a correct header unless `counts` is given."""
     if counts is None:
         counts = f"{len(operators)} {sum(int(line.split()[3]) for line in operators)}"
     return "\n".join(["7767517", counts, *operators]) + "\n"
@@ -347,13 +347,13 @@ def test_every_field_of_a_line():
 
 
 def test_keys_go_to_the_next_slot_without_one():
-    """One operand in several slots: a table from operand to key would lose a key."""
+    """One operand in several inputs: a table from operand to key would lose a key."""
     assert parse(SMALL).operators[2].input_keys == ["input", "other"]
     text = lines(A, "pnnx.Input b 0 1 1", "t.f f 4 1 0 1 0 0 z $a=0 $b=1 $c=0")
     assert parse(text).operators[2].input_keys == ["a", "b", "c", None]
 
 
-def test_expression_text_is_no_value():
+def test_the_text_of_an_expression_is_not_a_value():
     texts = ["2", "None", "[[True,False],[1,0]]", "(1"]
     parsed = parse(lines(*(f"pnnx.Expression e{i} 0 1 {i} expr={t}" for i, t in enumerate(texts))))
     assert [o.params["expr"] for o in parsed.operators] == texts
@@ -385,7 +385,7 @@ def test_only_ascii_blanks_separate():
     assert parsed.operators[3].name == name
 
 
-def test_inconsistent_annotations_are_remarks_only():
+def test_inconsistent_annotations_only_log():
     text = lines(
         "pnnx.Input a 0 1 0 #0=(1,2)f32",
         "F.relu r 1 1 0 1 #0=(9,9)f64 #nowhere=(1)f32 #1=(-1,3)null",
@@ -395,8 +395,8 @@ def test_inconsistent_annotations_are_remarks_only():
     assert parsed.annotations == {"0": ((1, 2), "f32"), "1": ((None, 3), None)}
 
 
-def test_operands_that_the_header_alone_knows():
-    # pnnx counts some that its own passes have left behind.
+def test_operands_that_only_the_header_counts():
+    # pnnx counts some that its passes have removed.
     found = param.parse(lines(A, counts="1 3"), "m.param")
     assert [op.name for op in found.operators] == ["a"]
 
@@ -649,8 +649,8 @@ def test_attributes_that_share_an_archive_entry():
 
 
 @pytest.mark.parametrize("length", range(12, len(SMALL) - 1, 7))
-def test_every_cut_is_noticed_or_harmless(length):
-    """A file cut anywhere gives a ModelFormatError; only blanks at the end may be missing."""
+def test_every_truncation_is_detected_or_harmless(length):
+    """A truncated file is a ModelFormatError; only blanks at the end may be missing."""
     with pytest.raises(ModelFormatError):
         parse(SMALL[:length])
 
@@ -691,7 +691,7 @@ def test_a_hundred_thousand_operators_take_linear_time():
         return time.process_time() - start
 
     small, large = seconds(10_000), seconds(100_000)
-    # Ten times the work; the margin is for a busy machine, quadratic time would be 100 times.
+    # Ten times the work; quadratic time would show as a factor of 100.
     assert large < 40 * max(small, 0.02)
     assert large < 20
 
@@ -751,7 +751,7 @@ def test_format_puts_producers_first():
         ({"input_keys": ["a="]}, "the input key 'a=' cannot be written"),
     ],
 )
-def test_format_refuses_what_would_read_back_differently(change, message):
+def test_format_refuses_text_that_would_read_back_differently(change, message):
     graph = Graph()
     graph.add_operator("pnnx.Input", "in", outputs=["0"])
     arguments = {"type": "F.relu", "name": "r", "inputs": ["0"], "outputs": ["1"]} | change
@@ -760,7 +760,7 @@ def test_format_refuses_what_would_read_back_differently(change, message):
         param.format(graph)
 
 
-def test_format_refuses_keys_that_would_move():
+def test_format_refuses_keys_that_would_change_inputs():
     graph = Graph()
     graph.add_operator("pnnx.Input", "in", outputs=["0"])
     graph.add_operator("t.f", "f", ["0", "0"], input_keys=[None, "k"])
@@ -783,13 +783,13 @@ NAMES = st.from_regex(r"[A-Za-z_é][A-Za-z0-9_.:\u3000é-]{0,8}", fullmatch=True
 
 @st.composite
 def graphs(draw) -> Graph:
-    """Draw a graph with any names, values, keys and annotations that the format can say."""
+    """Draw a graph with any names, values, keys and annotations of the format."""
     graph = Graph()
     names = draw(st.lists(NAMES, min_size=2, max_size=8, unique=True))
     for number, name in enumerate(names):
         known = [operand.name for operand in graph.operands]
         inputs = draw(st.lists(st.sampled_from(known), max_size=4)) if known else []
-        # An operand in several slots has keys in all of them or in none.
+        # An operand in several inputs has keys in all of them or in none.
         has_key = {operand: draw(st.booleans()) for operand in dict.fromkeys(inputs)}
         keys = [draw(NAMES) if has_key[operand] else None for operand in inputs]
         params = draw(st.dictionaries(NAMES.filter(lambda key: key != "expr"), NESTED, max_size=3))

@@ -1,4 +1,4 @@
-"""Both files together: loading from every kind of source, saving, and what must agree."""
+"""Both files together: loading from every kind of source, saving, and consistency checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kuiper.ir import Attribute, Graph
 from kuiper.pnnx import load_graph, save_graph
 from kuiper.pnnx.archive_writer import write_archive
 
-# A small model exactly as pnnx 20261020 wrote it: Linear, LeakyReLU(1e-5), an interpolation by
+# A small model as pnnx 20261020 wrote it: Linear, LeakyReLU(1e-5), an interpolation by
 # 1.5, a concatenation, and a product plus a free parameter.
 PARAM = b"""7767517
 11 10
@@ -52,7 +52,7 @@ BIN = zlib.decompress(
         "HcyAOooRLMbK9h8NMDAAAHKsiVY="
     )
 )
-# The spelling of 2022: exponents with a sign and leading zeros, and a 32-bit archive.
+# The form of 2022: exponents with a sign and leading zeros, and a 32-bit archive.
 OLD_PARAM = b"""7767517
 3 2
 pnnx.Input               pnnx_input_0             0 1 0 #0=(1,4)f32
@@ -83,7 +83,7 @@ def facts(graph: Graph) -> list:
 
 @pytest.fixture
 def files(tmp_path) -> Path:
-    """The path of the .param file, with the .bin file beside it."""
+    """Return the path of the .param file, with the .bin file beside it."""
     (tmp_path / "m.pnnx.param").write_bytes(PARAM)
     (tmp_path / "m.pnnx.bin").write_bytes(BIN)
     return tmp_path / "m.pnnx.param"
@@ -199,7 +199,7 @@ def test_a_model_without_attributes_needs_no_archive(tmp_path):
 
 
 def archive(**changes) -> bytes:
-    """The archive of PARAM with entries replaced, or left out where the value is None."""
+    """Return the archive of PARAM with entries replaced, or removed if the value is None."""
     entries = {"shift.data": bytes(8), "fc.bias": bytes(8), "fc.weight": bytes(24)} | changes
     file = io.BytesIO()
     write_archive(file, [(k, v) for k, v in entries.items() if v is not None])
@@ -230,7 +230,7 @@ def archive(**changes) -> bytes:
     ],
     ids=["missing", "strangers", "size", "all three"],
 )
-def test_files_that_do_not_belong_together(changes, message):
+def test_inconsistent_files(changes, message):
     with pytest.raises(ModelFormatError) as caught:
         load_graph(PARAM, archive(**changes))
     assert str(caught.value) == (
@@ -238,7 +238,7 @@ def test_files_that_do_not_belong_together(changes, message):
     )
 
 
-def test_a_long_list_is_cut():
+def test_a_long_list_is_shortened():
     strangers = {f"x{i}": b"" for i in range(30)}
     with pytest.raises(ModelFormatError, match=r"30 entries without .*'x19' and 10 more; both"):
         load_graph(PARAM, archive(**strangers))
@@ -255,7 +255,7 @@ def test_crc_is_checked_on_request():
 @settings(max_examples=300, derandomize=True, database=None, deadline=None)
 @given(st.data())
 def test_damaged_files_give_one_kind_of_error(data):
-    """Whatever loads in spite of its damage is a graph whose weights can be read."""
+    """A damaged model that still loads is a graph whose weights can be read."""
     files = [bytearray(PARAM), bytearray(BIN)]
     for _ in range(data.draw(st.integers(1, 3))):
         file = data.draw(st.sampled_from(files))
@@ -279,11 +279,11 @@ def saved(graph: Graph) -> tuple[bytes, bytes]:
     return param.getvalue(), bin.getvalue()
 
 
-def test_files_of_current_pnnx_come_out_byte_for_byte():
+def test_files_of_current_pnnx_are_rewritten_byte_for_byte():
     assert saved(load_graph(PARAM, BIN)) == (PARAM, BIN)
 
 
-def test_files_of_older_pnnx_are_brought_up_to_date():
+def test_files_of_older_pnnx_are_updated():
     graph = load_graph(OLD_PARAM, OLD_BIN)
     param, bin = saved(graph)
     assert b"dims=None negative_slope=1.000000e-5 size=(2.0) #0" in param
@@ -333,7 +333,7 @@ def test_save_to_paths(files, tmp_path):
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_save_over_the_files_that_the_graph_is_mapped_from(files):
+def test_save_over_the_files_that_the_graph_was_read_from(files):
     graph = load_graph(files)
     weight = graph.operator("fc").attributes["weight"]
     before = weight.raw.tobytes()
@@ -344,7 +344,7 @@ def test_save_over_the_files_that_the_graph_is_mapped_from(files):
     assert files.with_suffix(".bin").read_bytes() != BIN
 
 
-def test_a_failing_save_changes_nothing(files, monkeypatch):
+def test_a_failed_save_changes_nothing(files, monkeypatch):
     graph = load_graph(files)
     graph.add_operator("pnnx.Output", "a b", ["9"])
     with pytest.raises(GraphError, match="the name 'a b' cannot be written"):
@@ -405,7 +405,7 @@ def test_save_without_attributes_needs_no_archive():
     assert facts(load_graph(file.getvalue())) == facts(graph)
 
 
-def test_save_refuses_names_that_are_no_text():
+def test_save_refuses_names_that_cannot_be_encoded():
     graph = Graph()
     graph.add_operator("pnnx.Input", "\ud800", outputs=["0"])
     with pytest.raises(GraphError, match="a name that is no UTF-8 text"):
@@ -413,8 +413,8 @@ def test_save_refuses_names_that_are_no_text():
 
 
 def test_import_is_lean():
-    """What only loading needs is imported by loading."""
-    # A bare package in the place of kuiper leaves out what its __init__ imports.
+    """Modules that only loading uses are imported by loading."""
+    # A bare package named kuiper avoids the imports of its __init__.
     code = (
         "import numpy, sys, types\n"
         "before = set(sys.modules)\n"

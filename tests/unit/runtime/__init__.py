@@ -1,1 +1,1 @@
-"""Tests of what runs a plan: executor, threads, packed weights."""
+"""Tests of the runtime: executor, threads, packed weights."""

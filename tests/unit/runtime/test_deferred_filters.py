@@ -1,4 +1,7 @@
-"""Large Winograd filters are read and transformed in the first runs, and once and for all later."""
+"""Large Winograd filters are transformed during the first runs, later once and for all.
+
+Runs before and after give the same bits.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from ...support.algorithms import always_winograd
 from ...support.workbench import ISAS, isa, noise
 from ...support.workgraph import model_of
 
-# In stages and in blocks, with a stride of 2, and three planes of each filter.
+# Staged and blocked, with a stride of 2, and filters of three planes.
 CASES = {
     "staged": ("nn.Conv2d", (1, 128, 9, 10), (264, 128, 3, 3), (1, 1)),
     "blocked": ("nn.Conv2d", (1, 256, 40, 41), (256, 256, 3, 3), (1, 1)),
@@ -29,7 +32,7 @@ each_isa = pytest.mark.parametrize("name", ISAS)
 
 @pytest.fixture(autouse=True)
 def variant(request):
-    """Bind with the instruction set that a test is for."""
+    """Bind with the instruction set of the test's parameter."""
     with isa(request.getfixturevalue("name") if "name" in request.fixturenames else ISAS[-1]):
         yield
 
@@ -48,13 +51,13 @@ def model_and_input(case: str) -> tuple[kuiper.Model, np.ndarray]:
 
 @pytest.fixture(autouse=True)
 def winograd_in_every_variant(monkeypatch):
-    """Let the tests be about Winograd whatever pays in a variant."""
+    """Use Winograd in every variant, whatever the estimated cost."""
     always_winograd(monkeypatch, 4)
 
 
 @pytest.fixture
 def waits(monkeypatch):
-    """Let filters wait for as long as the test says nothing else."""
+    """Defer filters until the test finishes them."""
     real = Finalizer.finalize
     monkeypatch.setattr(Finalizer, "finalize", lambda *_, **__: None)
     return lambda: monkeypatch.setattr(Finalizer, "finalize", real)
@@ -80,8 +83,8 @@ def test_runs_give_the_same_bits_before_and_after(name, case, threads, waits):
 
 
 @pytest.mark.skipif(len(ISAS) < 2, reason="has one instruction set")
-def test_filters_are_transformed_for_those_that_wait_for_them():
-    """Whatever instruction set is chosen by then."""
+def test_filters_are_transformed_for_the_instruction_set_of_their_plan():
+    """Whatever instruction set is selected by then."""
     for planned, chosen in ((ISAS[0], ISAS[-1]), (ISAS[-1], ISAS[0])):
         model, x = model_and_input("staged")
         with isa(planned):
@@ -93,13 +96,13 @@ def test_filters_are_transformed_for_those_that_wait_for_them():
 
 
 @each_case
-def test_a_model_settles_while_it_is_used(case):
+def test_a_model_finalizes_while_it_is_used(case):
     model, x = model_and_input(case)
     first = model(x)
     assert model._plans.weights.finalizer.is_pending
     calls = 0
     while model._plans.weights.finalizer.is_pending and calls < 1000:
-        model._plans.weights.finalizer._due = 0.0  # as if much time had passed
+        model._plans.weights.finalizer._due = 0.0  # as if enough time had passed
         np.testing.assert_array_equal(model(x), first)
         calls += 1
     assert calls < 1000
@@ -107,7 +110,7 @@ def test_a_model_settles_while_it_is_used(case):
 
 
 def test_threads_run_while_filters_are_transformed():
-    """Whichever form a run begins with it ends with."""
+    """A run uses one form of the filters from its beginning to its end."""
     for _ in range(10):
         model, x = model_and_input("staged")
         model.threads = 1
@@ -128,7 +131,7 @@ def test_threads_run_while_filters_are_transformed():
 
 
 class Unreadable:
-    """Filters that are read as long as a test does not let that fail."""
+    """Filters whose reading a test can make fail."""
 
     def __init__(self, monkeypatch):
         self.error, self.reads = None, 0
@@ -146,8 +149,8 @@ class Unreadable:
 @pytest.mark.parametrize("case", ["staged", "blocked", "strided"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("gone"), MemoryError()], ids=repr)
-def test_what_goes_wrong_when_filters_are_read(case, threads, error, waits, monkeypatch, capfd):
-    """The run raises it, be it Ctrl-C, and later ones are as if nothing had been."""
+def test_errors_while_filters_are_read(case, threads, error, waits, monkeypatch, capfd):
+    """The run raises the error, also Ctrl-C; later runs are unaffected."""
     model, x = model_and_input(case)
     model.threads = threads
     source = Unreadable(monkeypatch)
@@ -162,8 +165,8 @@ def test_what_goes_wrong_when_filters_are_read(case, threads, error, waits, monk
     assert "ignored" not in capfd.readouterr().err
 
 
-def test_a_run_raises_what_it_met_itself(waits, monkeypatch):
-    """Not what another one met, and not later."""
+def test_a_run_raises_its_own_error(waits, monkeypatch):
+    """Neither another run's error, nor its own in a later run."""
     model, x = model_and_input("staged")
     model.threads = 1
     expected = model(x)
@@ -195,8 +198,8 @@ def test_a_run_raises_what_it_met_itself(waits, monkeypatch):
     assert got == ["done"] * 4
 
 
-def test_filters_that_memory_does_not_suffice_for(monkeypatch):
-    """They serve as they are, for good."""
+def test_filters_that_do_not_fit_into_memory(monkeypatch):
+    """They stay untransformed and are not tried again."""
     model, x = model_and_input("staged")
     expected = model(x)
 
@@ -214,12 +217,12 @@ def test_filters_that_memory_does_not_suffice_for(monkeypatch):
     ("channels", "tile", "blocks", "wait"),
     [(512, 4, 1, True), (512, 4, 9, False), (64, 4, 1, False), (256, 2, 2, True)],
 )
-def test_which_filters_wait(channels, tile, blocks, wait):
-    """Those that take much memory, where a run does not read them time and again."""
+def test_which_filters_are_deferred(channels, tile, blocks, wait):
+    """Large ones that a run reads only once."""
     assert is_deferred(WinogradPanels(channels, channels, tile, 0), blocks) == wait
 
 
-def test_groups_wait_one_by_one(waits):
+def test_groups_are_deferred_one_by_one(waits):
     x = noise((1, 512, 9, 10))
     params = {
         "in_channels": 512, "out_channels": 512, "kernel_size": (3, 3), "stride": (1, 1),

@@ -1,4 +1,4 @@
-"""Long steps run in pieces, between which a run can end; whole or in pieces, the bits agree."""
+"""Long steps run in slices between which a run can be interrupted; the bits do not change."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ...support.workgraph import model_of, recurrent_layers
 
 @pytest.mark.parametrize("threads", [1, N_THREADS])
 @pytest.mark.parametrize("seconds", [2.5, 9, 1e6])
-def test_a_step_in_pieces(threads, seconds):
-    """A few of them, some, and as many as the step has shares."""
+def test_a_step_in_slices(threads, seconds):
+    """A few slices, some, and as many as the step has shards."""
     x = noise((2, 5, 21, 17))
     bench = Workbench()
     steps, outputs = [], []
@@ -48,8 +48,8 @@ def test_a_step_in_pieces(threads, seconds):
 
 
 @pytest.mark.parametrize(("cell", "proj_size"), [("nn.LSTM", 0), ("nn.GRU", 0), ("nn.LSTM", 96)])
-def test_a_long_sequence_in_rounds(cell, proj_size):
-    """As many rounds as the work wants, which are no different from one."""
+def test_a_long_sequence_in_phases(cell, proj_size):
+    """Any number of phases gives the bits of a single one."""
     params, weights = recurrent_layers(cell, 256, 1, False, proj_size)
     length = 11000 if proj_size else 6000
     x = [noise((length, 1, 24)), 0.1 * noise((1, 1, proj_size or 256))]

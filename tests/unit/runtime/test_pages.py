@@ -1,4 +1,4 @@
-"""Memory of packed weights: where it starts, and that moving it to large pages changes nothing."""
+"""Memory of packed weights: its alignment, and that moving it to large pages changes no result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ linux = pytest.mark.skipif(
 
 @pytest.fixture
 def policy(tmp_path, monkeypatch):
-    """Let the system seem to allow large pages, or not."""
+    """Pretend that the system allows large pages, or not."""
 
     def choose(text):
         path = tmp_path / "enabled"
@@ -40,7 +40,7 @@ def address(array):
 
 
 @pytest.mark.parametrize("n_bytes", [1, 64, 1000, 2 * LARGE_PAGE_BYTES - 1])
-def test_small_memory_starts_on_a_line(n_bytes):
+def test_small_memory_is_aligned_to_a_cache_line(n_bytes):
     pages = Pages(n_bytes)
     assert pages.array.nbytes == n_bytes
     assert address(pages.array) % LINE_BYTES == 0
@@ -48,7 +48,7 @@ def test_small_memory_starts_on_a_line(n_bytes):
 
 
 @linux
-def test_large_memory_starts_on_a_page_and_keeps_its_contents(policy):
+def test_large_memory_is_aligned_to_a_page_and_keeps_its_contents(policy):
     n_bytes = 3 * LARGE_PAGE_BYTES + 12345
     pages = Pages(n_bytes)
     assert address(pages.array) % LARGE_PAGE_BYTES == 0
@@ -60,7 +60,7 @@ def test_large_memory_starts_on_a_page_and_keeps_its_contents(policy):
 
 
 @linux
-def test_nothing_behind_the_end_is_touched(policy):
+def test_nothing_beyond_the_end_is_touched(policy):
     pages = Pages(4 * LARGE_PAGE_BYTES)
     pages.array[:LARGE_PAGE_BYTES] = 1
     assert not pages.enlarge(LARGE_PAGE_BYTES - 1)
@@ -70,7 +70,7 @@ def test_nothing_behind_the_end_is_touched(policy):
 
 
 @linux
-def test_the_policy_of_the_system_counts(policy):
+def test_the_policy_of_the_system_is_respected(policy):
     policy("always madvise [never]\n")
     assert not Pages(4 * LARGE_PAGE_BYTES).enlarge(4 * LARGE_PAGE_BYTES)
     policy("[always] madvise never\n")
@@ -88,17 +88,17 @@ def test_a_forked_process_leaves_shared_pages_alone(policy, monkeypatch):
     monkeypatch.undo()
 
 
-def test_too_much_is_a_memory_error():
+def test_too_large_a_size_is_a_memory_error():
     with pytest.raises(MemoryError):
         Pages(1 << 62)
 
 
-def test_packed_weights_lie_one_behind_the_other():
+def test_packed_weights_are_adjacent():
     weights = WeightCache(3 * LARGE_PAGE_BYTES)
     first = weights.get("a", lambda: aligned_empty((5, 7), weights.pages))
     second = weights.get("b", lambda: aligned_empty((LARGE_PAGE_BYTES // 4,), weights.pages))
-    assert address(second) - address(first) == 192  # 140 bytes, up to the next line
-    # What does not fit begins another piece.
+    assert address(second) - address(first) == 192  # 140 bytes rounded up to a cache line
+    # Weights that do not fit begin another block.
     third = weights.get("c", lambda: aligned_empty((LARGE_PAGE_BYTES // 2,), weights.pages))
     assert not 0 < address(third) - address(second) <= 3 * LARGE_PAGE_BYTES
     for number, array in enumerate((first, second, third)):
@@ -108,7 +108,7 @@ def test_packed_weights_lie_one_behind_the_other():
 
 @linux
 @pytest.mark.parametrize("by_plan", [True, False])
-def test_a_model_settles_and_gives_the_same_bits(policy, by_plan):
+def test_a_finalized_model_gives_the_same_bits(policy, by_plan):
     random = np.random.default_rng(3)
     x = random.standard_normal((1, 1024), np.float32)
     weight = random.standard_normal((1100, 1024), np.float32)  # 4.5 MB: two large pages
@@ -124,17 +124,17 @@ def test_a_model_settles_and_gives_the_same_bits(policy, by_plan):
     if by_plan:
         model.plan(x.shape)
     while model._plans.weights.finalizer.is_pending and calls < 10_000:
-        model._plans.weights.finalizer._due = 0.0  # as if much time had passed
+        model._plans.weights.finalizer._due = 0.0  # as if enough time had passed
         assert np.array_equal(model(x), first)
         calls += 1
-    assert calls <= (0 if by_plan else 3)  # two pages, and one call that finds no more
+    assert calls <= (0 if by_plan else 3)  # two pages, and one call that finds none left
     assert np.array_equal(model(x), first)
     np.testing.assert_allclose(first, x @ weight.T, rtol=1e-4, atol=1e-4)
 
 
 @linux
-def test_no_run_waits_for_another_ones_plan(policy):
-    """The lock is held while a plan is made; a model that is settling runs all the same."""
+def test_a_run_does_not_wait_while_another_thread_plans(policy):
+    """Planning holds the lock; a model with work for the finalizer runs nevertheless."""
     x = np.ones((1, 1024), np.float32)
     weight = np.ones((1100, 1024), np.float32)
     model = model_of(
@@ -166,7 +166,7 @@ def test_no_run_waits_for_another_ones_plan(policy):
 
 
 class Clock:
-    """Of which a test moves the hand."""
+    """A clock that a test advances."""
 
     def __init__(self, monkeypatch):
         self.now = 100.0
@@ -178,7 +178,7 @@ class Clock:
 
 
 def moving(monkeypatch, seconds):
-    """Let each move to a large page take so long; return the clock, and where moves are noted."""
+    """Let each move to a large page take `seconds`; return the clock and a log of the moves."""
     clock, moved = Clock(monkeypatch), []
 
     def enlarge(self, end):
@@ -190,7 +190,7 @@ def moving(monkeypatch, seconds):
 
 
 @linux
-def test_settling_takes_a_tenth_of_the_time(policy, monkeypatch):
+def test_finalizing_takes_a_tenth_of_the_time(policy, monkeypatch):
     weights = WeightCache(4 * LARGE_PAGE_BYTES)
     weights.get("a", lambda: aligned_empty((LARGE_PAGE_BYTES,), weights.pages))
     clock, moved = moving(monkeypatch, 0.5)
@@ -202,8 +202,8 @@ def test_settling_takes_a_tenth_of_the_time(policy, monkeypatch):
 
 
 @linux
-def test_short_pieces_follow_each_other(policy, monkeypatch):
-    """As many as the time since the last ones is worth; what an idle model saves up has a limit."""
+def test_short_slices_follow_each_other(policy, monkeypatch):
+    """As many as the time since the last ones allows; an idle model saves up a limited time."""
     weights = WeightCache(4 * LARGE_PAGE_BYTES)
     weights.get("a", lambda: aligned_empty((LARGE_PAGE_BYTES,), weights.pages))
     clock, moved = moving(monkeypatch, 0.001)
@@ -215,7 +215,7 @@ def test_short_pieces_follow_each_other(policy, monkeypatch):
 
 
 class Filters:
-    """Some that wait."""
+    """Deferred filters."""
 
     def __init__(self, clock, pieces, log, fails=False):
         self.clock, self.pieces, self.log, self.fails = clock, pieces, log, fails
@@ -238,7 +238,7 @@ def test_filters_are_transformed_before_pages_are_moved(monkeypatch):
         assert finalizer.defer(filters) is filters
     assert finalizer.is_pending
     counts = []
-    for _ in range(14):  # every half second; a piece takes as long, a third of what passes
+    for _ in range(14):  # every half second; a slice takes as long, a third of the elapsed time
         finalizer.finalize(3)
         counts.append(len(log))
         clock.passes(0.5)
@@ -247,7 +247,7 @@ def test_filters_are_transformed_before_pages_are_moved(monkeypatch):
     assert not finalizer.is_pending
 
 
-def test_all_at_once(monkeypatch):
+def test_finalize_all_at_once(monkeypatch):
     clock, log = Clock(monkeypatch), []
     finalizer = Finalizer(PagePool(1 << 20))
     filters = [finalizer.defer(Filters(clock, 2, log)) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""The thread pool from inside: a worker that misses a call cannot be provoked from outside."""
+"""The thread pool in C: a worker that misses a call cannot be provoked through Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads: how many there are, that they agree, and that processes and memory survive them."""
+"""Threads: their number, equal bits on any number, forks, signals, memory over many runs."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ needs_threads = pytest.mark.skipif(not thread_pool.has_threads, reason="built wi
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
-# -- how many ----------------------------------------------------------------------------------
+# -- the number of threads ---------------------------------------------------------------------
 
 
 @pytest.fixture
 def eight_processors(monkeypatch):
-    """Let this process have eight processors, whatever the machine has."""
+    """Pretend that this process may use eight processors."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
 
 
 def cgroup(folder: Path, **files: str) -> str:
-    """Write the files of a control group; ``cpu__max`` is cpu.max, ``v1_quota`` is version 1's."""
-    places = {
+    """Write the files of a control group; ``cpu__max`` is cpu.max, ``v1_*`` are of version 1."""
+    paths = {
         "cpu__max": folder / "cpu.max",
         "v1_quota": folder / "cpu" / "cpu.cfs_quota_us",
         "v1_period": folder / "cpu" / "cpu.cfs_period_us",
     }
     for name, text in files.items():
-        places[name].parent.mkdir(exist_ok=True)
-        places[name].write_text(text)
+        paths[name].parent.mkdir(exist_ok=True)
+        paths[name].write_text(text)
     return str(folder)
 
 
@@ -73,7 +73,7 @@ def cgroup(folder: Path, **files: str) -> str:
         ({"v1_quota": "50000\n", "v1_period": "100000\n"}, 1),
         ({"v1_quota": "50000\n"}, 8),
         ({"v1_quota": "50000\n", "v1_period": "0\n"}, 8),
-        # Version 2 speaks first; what it does not say, version 1 may.
+        # Version 2 takes precedence; version 1 fills in what it does not define.
         ({"cpu__max": "400000 100000", "v1_quota": "100000", "v1_period": "100000"}, 4),
         ({"cpu__max": "nonsense", "v1_quota": "100000", "v1_period": "100000"}, 1),
         ({"cpu__max": "100000 0"}, 8),
@@ -87,7 +87,7 @@ def test_the_quota_of_a_container(tmp_path, eight_processors, files, count):
 @pytest.mark.parametrize(
     ("membership", "files", "count"),
     [
-        # A service: its group lies below the root, which itself has no limit.
+        # A service: its group is below the root, which has no limit.
         (
             "0::/slice/app.service\n",
             {"slice/app.service/cpu.max": "300000 100000"},
@@ -113,7 +113,7 @@ def test_the_quota_of_a_container(tmp_path, eight_processors, files, count):
         ("\udcff", {"cpu.max": "200000 100000"}, 2),
     ],
 )
-def test_the_quota_of_the_own_control_group(tmp_path, eight_processors, membership, files, count):
+def test_the_quota_of_the_process_group(tmp_path, eight_processors, membership, files, count):
     for name, text in files.items():
         path = tmp_path / "cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,13 +142,13 @@ def test_the_quota_of_the_own_control_group(tmp_path, eight_processors, membersh
     ],
 )
 def test_environment_variables(tmp_path, eight_processors, environ, count):
-    """They win over quota and affinity."""
+    """Environment variables take precedence over quota and affinity."""
     root = cgroup(tmp_path, cpu__max="300000 100000")
     assert default_num_threads(environ, root, str(tmp_path / "none")) == count
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "2.5", "257", "\u00b2", "1,2"])
-def test_a_wrong_variable_of_our_own_is_an_error(text):
+def test_an_invalid_kuiper_variable_is_an_error(text):
     with pytest.raises(InputError) as caught:
         default_num_threads({"KUIPER_NUM_THREADS": text})
     assert str(caught.value) == (
@@ -178,7 +178,7 @@ def test_set_num_threads(n):
 
 
 @pytest.mark.parametrize("n", [0, -1, 257, True, 2.0, "2", None, [2]], ids=repr)
-def test_numbers_that_are_no_numbers_of_threads(n):
+def test_invalid_numbers_of_threads(n):
     before = kuiper.get_num_threads()
     with pytest.raises(InputError) as caught:
         kuiper.set_num_threads(n)
@@ -189,7 +189,7 @@ def test_numbers_that_are_no_numbers_of_threads(n):
 
 
 def run_python(code: str, timeout: float = 60, **environ: str) -> str:
-    """Run a script in a process of its own and return what it prints."""
+    """Run a script in a new process and return its output."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
         capture_output=True, text=True, timeout=timeout, cwd=ROOT, check=False,
@@ -201,8 +201,8 @@ def run_python(code: str, timeout: float = 60, **environ: str) -> str:
 
 @needs_threads
 @on_linux
-def test_a_run_has_as_many_threads_as_were_asked_for():
-    """The setting takes effect: threads are counted by the operating system."""
+def test_a_run_has_the_requested_number_of_threads():
+    """As counted by the operating system."""
     code = """
         import os
         import numpy as np
@@ -223,8 +223,8 @@ def test_a_run_has_as_many_threads_as_were_asked_for():
 
 @needs_threads
 @on_linux
-def test_calls_at_the_same_time_share_their_threads():
-    """As many help as the machine has processors, or as one call alone asks for."""
+def test_concurrent_calls_share_the_workers():
+    """There are as many workers as processors, or as a single call requests."""
     code = """
         import os, threading, time
         import numpy as np
@@ -255,8 +255,8 @@ def test_calls_at_the_same_time_share_their_threads():
 @needs_threads
 @on_linux
 @pytest.mark.parametrize("policy", ["", "passive"])
-def test_signals_are_left_to_the_threads_of_the_program(policy):
-    """But for those that tell what went wrong in a thread itself."""
+def test_workers_block_the_signals_of_the_program(policy):
+    """Except those that report a fault of the thread itself."""
     code = """
         import os, signal
         import numpy as np
@@ -279,7 +279,7 @@ def test_signals_are_left_to_the_threads_of_the_program(policy):
     assert told == ["SIGINT", "1", "SIGTERM", "1", "SIGUSR1", "1", "SIGSEGV", "0", "SIGFPE", "0"]
 
 
-# -- agreement ---------------------------------------------------------------------------------
+# -- equal results -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +308,7 @@ FUSED = [
 
 @pytest.mark.parametrize("case", FUSED, ids=lambda case: case.id)
 def test_fused_graphs_give_the_same_bits_on_any_number_of_threads(case):
-    """Run to run as well; also with more threads than there are processors."""
+    """Also from run to run, and with more threads than processors."""
     models = [kuiper.load(case.param, case.bin, threads=count) for count in (1, 2, 3, 8)]
     expected = run(models[0], case.inputs)
     for model in models:
@@ -329,7 +329,7 @@ def test_a_batch_gives_the_bits_of_its_images(network):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_one_model_serves_many_python_threads(count):
-    """Each with shapes and images of its own; the first plans are made meanwhile."""
+    """Each with its own shapes and images; the first plans are made concurrently."""
     model = model_of(NETWORK)
     cases = [values(1 + k % 3, 3, 12 + k % 4, 16, seed=k) for k in range(16)]
     with n_threads(1):
@@ -357,13 +357,13 @@ def test_one_model_serves_many_python_threads(count):
     contexts = [len(plan._contexts) for plan in model._plans._plans.values()]
     assert 0 < sum(contexts) <= 16 * len(contexts)
     assert len(contexts) > 4
-    # However many plans: one arena for each caller, none larger than the largest plan's.
+    # However many plans: one arena per caller, none larger than the largest plan's.
     largest = max(plan.arena_bytes for plan in model._plans._plans.values())
     assert 0 < model._plans.arenas.n_bytes <= 16 * largest
 
 
 def ticks_during(work) -> int:
-    """Return how often another Python thread goes round in the middle half of `work()`."""
+    """Return how often another Python thread loops during the middle half of `work()`."""
     ticks = []
     done = threading.Event()
 
@@ -378,7 +378,7 @@ def ticks_during(work) -> int:
     stop = time.perf_counter()
     done.set()
     ticker.join()
-    # Away from both ends, where the two change places anyway.
+    # Leave out both ends, where the interpreter switches threads anyway.
     margin = (stop - start) / 4
     return sum(start + margin < t < stop - margin for t in ticks)
 
@@ -411,8 +411,8 @@ def test_packing_weights_releases_the_gil():
         assert ticks_during(lambda: model.plan((1, 8192))) > 50
 
 
-def test_loading_lets_other_threads_go_on(tmp_path):
-    """Of a large model, with its first run."""
+def test_loading_lets_other_threads_run(tmp_path):
+    """Loading a large model, and its first run."""
     graph = Graph()
     graph.add_operator("pnnx.Input", "in", [], ["x0"], params={})
     for i in range(8):
@@ -448,7 +448,7 @@ def answer(connection, model, x, set_threads) -> None:
 
 
 def in_child(network, x, set_threads=None):
-    """Return what `answer` sends from a forked process."""
+    """Return the message of `answer` from a forked process."""
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe()
     child = fork.Process(target=answer, args=(there, network, x, set_threads))
@@ -473,7 +473,7 @@ quietly = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarni
 @quietly
 @pytest.mark.parametrize("set_threads", [None, 2])
 def test_a_forked_process_has_all_its_threads(network, set_threads):
-    """It starts its own: those of its parent did not survive the fork."""
+    """It starts its own workers, since its parent's do not survive the fork."""
     x = values(2, 3, 16, 16)
     with n_threads(2):
         expected = network(x)
@@ -484,7 +484,7 @@ def test_a_forked_process_has_all_its_threads(network, set_threads):
             assert count == 2
             if thread_pool.has_threads and sys.platform == "linux":
                 assert running == 2
-            # The parent goes on as before.
+            # The parent is unaffected.
             assert kuiper.get_num_threads() == 2
             assert_same_bits(network(x), expected, "the parent afterwards")
 
@@ -492,7 +492,7 @@ def test_a_forked_process_has_all_its_threads(network, set_threads):
 @needs_fork
 @quietly
 def test_a_fork_while_another_thread_makes_a_plan(network):
-    """The child finds the model's lock open, and makes plans itself."""
+    """The child finds the model's lock released, and can plan."""
     x = values(2, 3, 16, 16)
     network(x)
     held, let_go = threading.Event(), threading.Event()
@@ -517,7 +517,7 @@ def test_a_fork_while_another_thread_makes_a_plan(network):
 @needs_threads
 @on_linux
 def test_idle_threads_end_before_a_fork():
-    """Python 3.12 warns of a fork where there are any others."""
+    """Python 3.12 warns of a fork in a process with other threads."""
     code = """
         import os
         import numpy as np
@@ -542,7 +542,7 @@ def test_idle_threads_end_before_a_fork():
 @needs_fork
 @quietly
 def test_a_fork_while_other_threads_run(network):
-    """Whatever the workers of those were doing, the child has its own."""
+    """The child has all its workers, whatever the parent's were doing."""
     x = values(1, 3, 16, 16)
     with n_threads(2):
         expected = network(x)
@@ -567,12 +567,12 @@ def test_a_fork_while_other_threads_run(network):
 
 
 def image_of(request: int) -> np.ndarray:
-    """Return the input of a request; there are three shapes of them."""
+    """Return the input of a request; there are three different shapes."""
     return values(1 + request % 3, 3, 16, 16) * np.float32(1 + request)
 
 
 def answer_requests(listener, network) -> None:
-    """Be a worker: a byte comes in, and out go the process's number and the results."""
+    """Be a worker process: receive a byte, send the process id and the results."""
     while True:
         connection, _ = listener.accept()
         with connection:
@@ -592,7 +592,7 @@ def ask(address, request: int) -> tuple[int, bytes]:
 @needs_fork
 @quietly
 def test_a_server_that_forks_its_workers(network):
-    """As gunicorn with --preload: three processes of four threads share one listening socket."""
+    """As gunicorn with --preload: three processes of four threads share a listening socket."""
     requests = range(48)
     workers: list[int] = []
     with n_threads(2), socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
@@ -618,18 +618,18 @@ def test_a_server_that_forks_its_workers(network):
                 os.waitpid(worker, 0)
         assert {worker for worker, _ in replies} <= set(workers)
         assert [body for _, body in replies] == expected
-        # The parent goes on as before.
+        # The parent is unaffected.
         assert b"".join(y.tobytes() for y in network(image_of(5))) == expected[5]
 
 
-def test_a_lock_that_was_held_during_a_fork_is_not_waited_for(monkeypatch):
+def test_a_lock_held_during_a_fork_is_released_in_the_child(monkeypatch):
     monkeypatch.setattr(thread_settings, "_lock", thread_settings._lock)
     own = thread_settings.ForkLock()
     with thread_settings._lock, own:
         thread_settings._after_fork()
         assert thread_settings._lock.acquire(blocking=False)
         thread_settings._lock.release()
-        # What the forking thread holds itself it still holds.
+        # A lock that the forking thread holds stays locked.
         taken = []
         other = threading.Thread(target=lambda: taken.append(own._lock.acquire(blocking=False)))
         other.start()
@@ -637,7 +637,7 @@ def test_a_lock_that_was_held_during_a_fork_is_not_waited_for(monkeypatch):
         assert taken == [False]
 
 
-# -- a model's own number of threads -----------------------------------------------------------
+# -- a model's number of threads ---------------------------------------------------------------
 
 
 def test_a_model_has_its_own_number_of_threads(network):
@@ -677,7 +677,7 @@ LONG = """
 """
 
 
-# Both take minutes: many layers, and a single step.
+# Both take minutes: a model of many layers, and a single step.
 ENDLESS = {
     "layers": """
     x = [np.zeros((1, 64, 384, 384), np.float32)]
@@ -738,7 +738,7 @@ def test_threads_sleep_between_runs():
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_interpreter_may_end_during_a_run(threads):
-    """A daemon thread is in the middle of it; several times, at several moments."""
+    """A daemon thread is in the middle of a run; repeated at several moments."""
     code = (
         LONG.format(threads=threads)
         + """
@@ -754,8 +754,8 @@ def test_an_interpreter_may_end_during_a_run(threads):
         assert run_python(code, timeout=120, MOMENT=moment) == "over\n"
 
 
-def test_the_callers_floating_point_environment_stays(network):
-    """Denormals are computed with, and rounding is to the nearest, before a run and after it."""
+def test_the_callers_floating_point_environment_is_kept(network):
+    """Before and after a run, denormals are enabled and rounding is to nearest."""
     tiny, one = np.full(64, 1e-40, np.float32), np.ones(64, np.float32)
     expected = (tiny * np.float32(0.5)).tobytes(), (one + np.float32(3e-8)).tobytes()
     assert (tiny * np.float32(0.5)).all()
@@ -789,7 +789,7 @@ RESIDENT = """
 
 @on_linux
 @pytest.mark.parametrize("threads", [1, 2])
-def test_memory_stays_flat_over_thousands_of_runs(threads):
+def test_memory_does_not_grow_over_thousands_of_runs(threads):
     code = (
         RESIDENT.format(threads=threads)
         + """
@@ -805,8 +805,8 @@ def test_memory_stays_flat_over_thousands_of_runs(threads):
 
 
 @on_linux
-def test_memory_stays_flat_over_a_hundred_shapes():
-    """Plans come and go; weights are packed once."""
+def test_memory_does_not_grow_over_a_hundred_shapes():
+    """Plans are made and dropped; weights are packed once."""
     code = (
         RESIDENT.format(threads=1)
         + """
@@ -823,16 +823,16 @@ def test_memory_stays_flat_over_a_hundred_shapes():
     assert len(model._plans.weights) == packed, (packed, len(model._plans.weights))
     """
     )
-    # Without the lock Python gives back memory later, and in larger pieces.
+    # Without the GIL Python frees memory later and in larger blocks.
     slack = 4 << 20 if sysconfig.get_config_var("Py_GIL_DISABLED") else 1 << 20
     assert int(run_python(code)) < slack
 
 
-# -- times -------------------------------------------------------------------------------------
+# -- timings -----------------------------------------------------------------------------------
 
 
-def test_no_step_is_timed_by_a_thread_that_comes_late(network):
-    """With more threads than cores the first is often put aside, while the others do its work."""
+def test_step_times_are_plausible_when_the_calling_thread_is_late(network):
+    """With more threads than cores it is often descheduled while the workers run its step."""
     x = values(1, 3, 48, 48)
     with n_threads(6):
         profiles = [network.profile(x, runs=1) for _ in range(60)]
