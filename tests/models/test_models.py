@@ -51,7 +51,7 @@ def test_network(network, variant):
 
 @by_name
 def test_every_intermediate_operand(network):
-    """Tracing an operand also keeps passes from fusing it away: both ways must agree."""
+    """Tracing keeps passes from fusing the operand away; the outputs must agree both ways."""
     model = kuiper.load(network.param, network.bin)
     graph = read_graph(network.param, network.bin)
     values = trace_graph(graph, network.inputs)
@@ -96,12 +96,12 @@ OTHER_SIZES = {
         for shape in OTHER_SIZES[case.name]
     ],
 )
-def test_other_sizes_without_another_export(network, shape):
+def test_other_sizes_of_the_same_export(network, shape):
     x = uniform(f"{network.name} at {shape}", shape, -2, 2)
     expected = run_graph(read_graph(network.param, network.bin), [x])
     model = kuiper.load(network.param, network.bin)
     for _ in range(2):
-        # Back and forth: plans for several sizes live side by side.
+        # Alternating, since plans for several sizes are cached together.
         assert_outputs(run(model, [x]), expected, network.rtol, f"{network.name} at {shape}")
         network.assert_matches(run(model, network.inputs))
 
@@ -111,7 +111,7 @@ def test_other_sizes_without_another_export(network, shape):
 
 @pytest.fixture(scope="module")
 def course_files() -> tuple[bytes, bytes]:
-    """The graph as the course of 2022 distributes it, its weights made from their names."""
+    """Return the graph that the course of 2022 distributes, with weights made from names."""
     param = (DATA / "course" / "resnet18_batch1.pnnx.param").read_bytes()
     return param, fill_archive(param, "course")
 
@@ -154,7 +154,7 @@ def test_shipped_model(name):
 
 
 def test_zoo(zoo_param):
-    """float32 files give PyTorch's numbers, float16 files its classes."""
+    """float32 files must reproduce PyTorch's numbers, float16 files its classes."""
     model = kuiper.load(zoo_param)
     half = zoo_param.name.endswith(".f16.pnnx.param")
     with np.load(zoo_param.parent / "golden.npz") as golden:

@@ -1,4 +1,4 @@
-"""Batch rules: every record has one or says why not, and all hold on the stored cases."""
+"""Batch rules: every record has one or a reason why not, and they hold for the stored cases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kuiper.planning.infer import infer_known
 from ..support import assert_outputs, load_cases
 from ..support.engine import run
 
-# Before any test registers operators of its own.
+# Before any test registers operators.
 SUPPORTED = set(kuiper.supported_operators())
 RECORDS = sorted(
     {find_record(type) for type in SUPPORTED - {"pnnx.Input", "pnnx.Output"}},
@@ -28,7 +28,7 @@ CASES = [case for case in load_cases("operators") if case.types <= SUPPORTED]
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.types[0])
-def test_every_record_has_a_batch_rule_or_says_why_not(record):
+def test_every_record_has_a_batch_rule_or_a_reason(record):
     batch = record.batch
     if isinstance(batch, NoBatchRule):
         assert len(batch.split()) > 3, "say why"
@@ -40,9 +40,9 @@ def test_every_record_has_a_batch_rule_or_says_why_not(record):
 
 
 def followed(model, axis):
-    """Return the axes of a model's outputs that hold the batch of its inputs at `axis`.
+    """Return the batch axes of a model's outputs, if its inputs have the batch at `axis`.
 
-    None, if the file does not say the shapes, or not all outputs have the batch along an axis.
+    None if the file does not state the shapes, or not all outputs have the batch along an axis.
     """
     graph = model._plans._graph.copy()
     inputs = graph.inputs
@@ -62,7 +62,7 @@ def followed(model, axis):
 
 
 def joined(first, second, batch):
-    """Return two tensors as the members of one, where `batch` says."""
+    """Concatenate two tensors along the axis `batch`."""
     parts = []
     for x in (first, second):
         before, after = x.shape[: batch.axis], x.shape[batch.axis + 1 :]
@@ -73,7 +73,7 @@ def joined(first, second, batch):
 
 
 def check(case, axis):
-    """Compare two batches at once with one after the other, if the rules say that they may be."""
+    """Compare two batches at once with one after the other, if the rules allow it."""
     model = Model(kuiper.load(case.param, case.bin).graph)
     axes = followed(model, axis)
     if axes is None or [x.shape for x in case.inputs] != [o.shape for o in model.graph.inputs]:
@@ -86,6 +86,6 @@ def check(case, axis):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_a_batch_gives_what_its_members_give(case):
+def test_a_batch_equals_its_members(case):
     for axis in (0, 1):
         check(case, axis)

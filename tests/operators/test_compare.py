@@ -1,4 +1,4 @@
-"""The comparison that all other tests rest on, fed with what it must refuse."""
+"""The comparison that all other tests use, on results that it must accept or refuse."""
 
 import numpy as np
 import pytest
@@ -14,16 +14,16 @@ def test_accepts_equal_and_nearly_equal():
     assert_close(EXPECTED + np.float32(1e-6), EXPECTED)
 
 
-def test_small_values_are_judged_by_the_largest():
+def test_the_tolerance_is_relative_to_the_largest_value():
     expected = np.array([1000.0, 1e-3], np.float32)
     assert_close(expected + np.float32(5e-3), expected, rtol=1e-5)
     with pytest.raises(AssertionError, match=r"off by 0\.02 at \(1,\)"):
         assert_close(expected + np.array([0, 0.02], np.float32), expected, rtol=1e-5)
 
 
-def _with(place, value):
+def _with(index, value):
     changed = EXPECTED.copy()
-    changed[place] = value
+    changed[index] = value
     return changed
 
 
@@ -49,7 +49,7 @@ def test_refuses(wrong):
         assert_close(wrong, EXPECTED)
 
 
-def test_places_of_nan_and_infinity_must_agree():
+def test_nan_and_infinity_must_be_at_the_same_indices():
     expected = np.array([np.nan, np.inf, -np.inf, 1.0], np.float32)
     assert_close(expected.copy(), expected)
     for wrong in (
@@ -77,7 +77,7 @@ def test_a_missing_output_is_an_error():
         assert_outputs([EXPECTED], [EXPECTED, EXPECTED])
 
 
-def test_a_sampled_golden_finds_a_swapped_channel():
+def test_a_sampled_golden_detects_a_swapped_channel():
     expected = uniform("large", (1, 64, 14, 14))
     positions = sample_positions(expected.size)
     golden = Golden(expected.shape, positions, expected.reshape(-1)[positions])
@@ -90,7 +90,7 @@ def test_a_sampled_golden_finds_a_swapped_channel():
         golden.assert_matches(expected.reshape(64, 14, 14), 1e-2, "reshaped")
 
 
-def test_noise_is_the_same_everywhere_and_varies():
+def test_noise_is_reproducible_and_varies():
     noise = uniform("key", (1000,), -1, 1)
     assert noise.dtype == np.float32
     assert noise[:3].tolist() == [0.8783080577850342, 0.7487162351608276, 0.5091215372085571]
@@ -102,7 +102,7 @@ def test_noise_is_the_same_everywhere_and_varies():
     assert counts.min() > 200
 
 
-def test_same_bits_sees_the_last_bit_and_the_sign_of_zero():
+def test_same_bits_detects_the_last_bit_and_the_sign_of_zero():
     nan = np.array([np.nan, 0.0], np.float32)
     assert_same_bits([nan], [nan.copy()], "equal")
     for wrong in (nan[:1], nan.astype(np.float64), np.array([np.nan, -0.0], np.float32)):

@@ -1,4 +1,4 @@
-"""Tensors without elements: an empty batch, or what is left when nothing was selected."""
+"""Tensors without elements: an empty batch, or an empty selection."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..support.engine import n_threads, run
 CASES = load_cases("operators")
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # means of nothing
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # mean of an empty slice
 @pytest.mark.parametrize("family", sorted({case.family for case in CASES}))
 def test_an_empty_batch(family):
-    """It runs, or it is refused with an error of kuiper's own, as PyTorch refuses some."""
+    """It runs, or raises one of kuiper's errors where PyTorch raises too."""
     outcomes = []
     for case in (case for case in CASES if case.family == family):
         model = kuiper.load(case.param, case.bin)
@@ -29,7 +29,7 @@ def test_an_empty_batch(family):
                 continue
         outcomes.append(True)
         for output, golden in zip(outputs, case.goldens, strict=True):
-            # Weights that there are none of leave PyTorch's counts integers.
+            # With an empty tensor of weights PyTorch's counts stay integers.
             counts = case.name.startswith("bincount")
             assert output.dtype == (np.int64 if counts else golden.values.dtype), case.id
     assert any(outcomes)

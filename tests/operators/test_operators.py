@@ -1,4 +1,4 @@
-"""Every stored operator case through the engine, on every instruction set of this machine."""
+"""Every stored operator case on every instruction set, against the numpy references and PyTorch."""
 
 import pytest
 
@@ -9,10 +9,10 @@ from ..support import assert_outputs, assert_same_bits, load_cases
 from ..support.engine import n_threads, run
 from ..support.workbench import ISAS, isa
 
-# Before any test registers operators of its own.
+# Before any test registers operators.
 SUPPORTED = set(kuiper.supported_operators())
 
-# Cases of operators that kuiper lacks wait for their records; FLOOR is what it must not lack.
+# Cases of unsupported operators are left out; FLOOR lists those that must be supported.
 CASES = [case for case in load_cases("operators") if case.types <= SUPPORTED]
 
 FLOOR = (
@@ -52,8 +52,8 @@ def test_operator(case, variant):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_results_are_the_callers_own(case):
-    """Inputs stay as they are, and a second run does not write into the first one's results."""
+def test_the_caller_owns_the_results(case):
+    """Inputs are not changed, and a second run does not write into the first one's results."""
     model = kuiper.load(case.param, case.bin)
     inputs = [x.copy() for x in case.inputs]
     first = run(model, inputs)
@@ -71,7 +71,7 @@ def test_every_operator_has_a_case():
 
 
 def test_every_operator_has_a_reference():
-    # They carry values into, out of and inside a graph; run_graph does that itself.
+    # These carry values into, out of and within a graph, which run_graph does.
     plumbing = {"pnnx.Input", "pnnx.Output", "pnnx.Attribute"}
     assert SUPPORTED - REFERENCES.keys() - plumbing == set()
 

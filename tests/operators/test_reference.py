@@ -24,12 +24,12 @@ def test_reference_agrees_with_pytorch(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_case_is_alive(case):
+def test_the_outputs_of_a_case_vary(case):
     for x in case.inputs:
         assert x.size == 1 or x[np.isfinite(x)].std() > 0
     for golden in case.goldens:
         if golden.values.size == 0:
-            # Nothing is selected, or a piece has no elements: other pieces or the first case have.
+            # An empty selection or piece: other pieces or the first case have elements.
             others = [c for c in CASES if c.id in (case.id, case.id.rpartition(".")[0])]
             assert any(other.values.size for c in others for other in c.goldens)
             continue
@@ -43,7 +43,7 @@ def test_every_reference_has_a_case():
     assert REFERENCES.keys() - used == set()
 
 
-def test_references_do_not_import_what_they_check():
+def test_references_do_not_import_kuiper():
     for path in Path(reference.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -1,4 +1,4 @@
-"""Operators at sizes and in layouts where another kernel serves them, against the references."""
+"""Operators at sizes and in layouts for which another kernel is used, against the references."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def grid(*shape, reach=1.3, seed=0):
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
 @pytest.mark.parametrize("channels", [1, 3, 6, 18])
 def test_grids_over_few_and_many_channels(channels, mode, padding, align):
-    """A block of points has 128; a plane of 13 x 11 has a second one that is not full."""
+    """A block has 128 points, so that the second one of a 13 x 11 plane is partial."""
     lines = (
         f"F.grid_sample s 2 1 x0 x1 y mode={mode} padding_mode={padding} align_corners={align} "
         "$input=x0 $grid=x1"
@@ -62,11 +62,11 @@ def test_grids_over_few_and_many_channels(channels, mode, padding, align):
 
 @pytest.mark.parametrize("channels", [3, 18])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
-def test_what_lies_outside_an_image_spoils_nothing(channels, mode):
-    """Zero times infinity is no number, neither behind an edge nor between two images."""
+def test_points_outside_an_image_do_not_spoil_others(channels, mode):
+    """Zero times infinity is NaN, which must not appear at an edge or between two images."""
     image = np.full((2, channels, 4, 5), np.inf, np.float32)
-    places = np.array([-1.5, 1.5, -1.19, 1.19, -1.0, 1.0], np.float32)
-    points = np.stack(np.meshgrid(places, places), -1)[np.newaxis].repeat(2, 0)
+    positions = np.array([-1.5, 1.5, -1.19, 1.19, -1.0, 1.0], np.float32)
+    points = np.stack(np.meshgrid(positions, positions), -1)[np.newaxis].repeat(2, 0)
     lines = f"F.grid_sample s 2 1 x0 x1 y mode={mode} padding_mode=zeros align_corners=False"
     (result,) = run(lines, image, points)
     assert not np.isnan(result).any()
@@ -75,8 +75,8 @@ def test_what_lies_outside_an_image_spoils_nothing(channels, mode):
     assert np.isinf(inside).all()
 
 
-def test_a_grid_over_channels_that_are_last_already():
-    """What a convolution wrote is read as it lies."""
+def test_a_grid_over_channels_last_images():
+    """The output of a convolution is read in its layout."""
     text = """
         pnnx.Input in0 0 1 x0 #x0=(2,4,6,7)f32
         pnnx.Input in1 0 1 x1 #x1=(2,5,9,2)f32
@@ -90,12 +90,12 @@ padding=(1,1) dilation=(1,1) groups=1 bias=False padding_mode=zeros @weight=(5,4
     model = kuiper.load(param, archive)
     assert_outputs([model(*inputs)], reference_outputs(param, archive, inputs), 3e-5)
     kinds = [step.kind for step in model.plan((2, 4, 6, 7), (2, 5, 9, 2)).steps]
-    assert kinds.index("grid_sample") == 1  # nothing is copied on the way to it
+    assert kinds.index("grid_sample") == 1  # without a copy before it
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 32, 33, 60, 700])
 @pytest.mark.parametrize("largest", [True, False])
-def test_first_of_long_lines(k, largest):
+def test_topk_of_long_lines(k, largest):
     x = np.random.default_rng(k).integers(-40, 40, (3, 1400)).astype(np.float32)
     x[2] = np.sort(x[2])
     lines = f"torch.topk t 1 2 x0 y p k={k} dim=-1 largest={largest} sorted=True"
@@ -110,7 +110,7 @@ def test_distances(rows, p):
 
 
 @pytest.mark.parametrize("mode", [1, 2])
-def test_ways_to_euclidean_distances(mode):
+def test_modes_of_euclidean_distance(mode):
     lines = f"aten::cdist d 2 1 x0 x1 y p=2.0 compute_mode={mode} $x1=x0 $x2=x1"
     check(lines, values(6, 33), values(30, 33, seed=1), rtol=3e-5)
 
@@ -126,7 +126,7 @@ def test_searches(right, dtype):
     check(lines, found, edges[0])
 
 
-def test_nothing_is_not_less_than_anything():
+def test_nan_in_searches():
     lines = "aten::bucketize s 2 1 x0 x1 y out_int32=False right=False $input=x0 $boundaries=x1"
     x, edges = np.array([np.nan, 0.5], np.float32), np.array([0, 1, 2], np.float32)
     assert run(lines, x, edges)[0].tolist() == [3, 1]
@@ -147,7 +147,7 @@ def test_bags_with_indices_out_of_range():
         run(lines, table, np.array([4, 5, 0]), offsets)
 
 
-def test_masks_that_want_more_than_there_is():
+def test_masks_that_select_more_than_there_is():
     lines = "aten::masked_scatter m 3 1 x0 x1 x2 y $input=x0 $mask=x1 $source=x2"
     mask = np.array([[True], [False], [True]])
     x, source = values(3, 4), values(9, seed=1)
@@ -160,7 +160,7 @@ def test_masks_that_want_more_than_there_is():
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "prod", "amax", "amin"])
 @pytest.mark.parametrize("include_self", [True, False])
-def test_values_joined_without_the_input(reduce, include_self):
+def test_reductions_with_and_without_the_input(reduce, include_self):
     index = np.random.default_rng(0).integers(0, 5, (40, 3))
     lines = (
         f"aten::scatter_reduce s 3 1 x0 x1 x2 y dim=0 reduce={reduce} include_self={include_self} "
@@ -170,8 +170,8 @@ def test_values_joined_without_the_input(reduce, include_self):
 
 
 @pytest.mark.parametrize("name", ["median", "nanmedian", "mode", "kthvalue 1"])
-def test_elements_of_no_lines(name):
-    """PyTorch refuses empty lines, not that there are none."""
+def test_reductions_of_no_lines(name):
+    """PyTorch refuses empty lines, but not an empty set of lines."""
     name, _, k = name.partition(" ")
     constants = {"k": k, "dim": "-1", "keep": "False"}
     lines = [f"pnnx.Expression e{n} 0 1 {n} expr={v}" for n, v in constants.items() if v]
@@ -186,7 +186,7 @@ def test_elements_of_no_lines(name):
         run(text, np.zeros((3, 0), np.float32), outputs="y p")
 
 
-def test_functions_under_their_own_names_are_fused():
+def test_synonyms_are_fused():
     graph = graph_of("""
         pnnx.Input in0 0 1 x #x=(2,3)f32
         pnnx.Input in1 0 1 w #w=(2,3)f32
@@ -205,15 +205,15 @@ def test_functions_under_their_own_names_are_fused():
     assert len(lines_of(graph)) == 3
 
 
-def test_the_median_of_nothing():
-    """As PyTorch has it."""
+def test_the_median_of_an_empty_tensor():
+    """PyTorch's results."""
     (result,) = run("aten::median m 1 1 x0 y", np.zeros((0, 3), np.float32))
     assert result.shape == ()
     assert np.isnan(result)
 
 
-def test_a_mask_that_was_written_out_for_the_traced_batch():
-    """One mask serves all sequences, so another batch is as good."""
+def test_a_mask_expanded_for_the_traced_batch():
+    """All sequences share one mask, so it fits any batch."""
     case = next(c for c in load_cases("operators") if c.id.endswith("transformer/fast_stack"))
     model = kuiper.load(case.param, case.bin)
     (x,) = case.inputs

@@ -1,1 +1,1 @@
-"""Tests of single modules; the folders are those of the package."""
+"""Tests of single modules, in the folders of the package."""

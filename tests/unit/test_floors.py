@@ -1,4 +1,4 @@
-"""The floors of the package: no module imports from a higher one, Cython's `cimport` included."""
+"""The floors of the package: no module imports from a higher one, also by Cython's `cimport`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLOORS = {folder: make_floors.floor_of(folder) for folder in make_floors.FLOORS}
 
 
 def python_imports(text: str, package: str) -> list[tuple[int, str]]:
-    """Return line and dotted name of every import, wherever in the file it stands."""
+    """Return line and dotted name of every import anywhere in the file."""
     found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -47,7 +47,7 @@ CYTHON_IMPORT = re.compile(
 
 
 def cython_imports(text: str, package: str) -> list[tuple[int, str]]:
-    """Return line and dotted name of every import, cimport, include and header of kuiper's own."""
+    """Return line and dotted name of every import, cimport, include and header of kuiper."""
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
         match = CYTHON_IMPORT.match(line)
@@ -55,7 +55,7 @@ def cython_imports(text: str, package: str) -> list[tuple[int, str]]:
             continue
         base, names, file = match.groups()
         if file is not None:
-            # Headers are named from the package's root, files to include from the folder.
+            # Headers are relative to the package's root, included files to the folder.
             parts = file.rpartition(".")[0].split("/")
             above = package.split(".")
             while parts[0] == "..":
@@ -74,7 +74,7 @@ def cython_imports(text: str, package: str) -> list[tuple[int, str]]:
 
 
 def upward_imports(path: Path, text: str) -> list[str]:
-    """Return a line for every import of `path` that breaks the floors."""
+    """Return a line for every import of `path` that violates the floors."""
     relative = path.relative_to(SOURCE.parent).with_suffix("")
     module = ".".join(relative.parts)
     package = module.rpartition(".")[0]
@@ -115,14 +115,14 @@ def test_no_module_imports_upward():
 
 
 @pytest.mark.parametrize("folder", FLOORS)
-def test_every_room_has_a_floor(folder):
+def test_every_folder_has_a_floor(folder):
     here = SOURCE / folder
     rooms = {path.relative_to(here).parts[0].partition(".")[0] for path in source_files()
              if path.is_relative_to(here)}  # fmt: skip
     assert rooms == FLOORS[folder].keys()
 
 
-def test_the_design_page_draws_these_floors():
+def test_the_design_page_shows_these_floors():
     text = make_floors.PAGE.read_text("utf-8")
     assert text == make_floors.page(text), "run: python docs/make_floors.py"
 
@@ -146,7 +146,7 @@ def test_the_design_page_draws_these_floors():
         ("errors.py", "import kuiper.somewhere\n", 1),
     ],
 )  # fmt: skip
-def test_the_check_sees_upward_imports(file, text, line):
+def test_the_check_detects_upward_imports(file, text, line):
     breaches = upward_imports(SOURCE / file, text)
     assert len(breaches) == 1
     assert f":{line}: " in breaches[0]

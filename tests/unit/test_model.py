@@ -1,4 +1,4 @@
-"""The public interface: loading, calling, looking inside, and what is said of wrong input."""
+"""The public interface: loading, calling, tracing, saving, and messages about wrong input."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def message_of(error, call) -> str:
     return str(caught.value)
 
 
-# -- input -------------------------------------------------------------------------------------
+# -- inputs ------------------------------------------------------------------------------------
 
 
 def test_arrays_in_order_or_by_name():
@@ -69,7 +69,7 @@ def test_arrays_in_order_or_by_name():
         np.testing.assert_array_equal(outputs, expected)
 
 
-def test_a_name_of_an_operand_wins_over_that_of_another_ones_operator():
+def test_the_name_of_an_operand_takes_precedence_over_an_operators_name():
     model = model_of(
         """pnnx.Input y 0 1 x
         pnnx.Input x 0 1 y
@@ -143,7 +143,7 @@ def test_wrong_arrays(array, message):
     assert message_of(InputError, lambda: model(array, values(2, 3))) == message
 
 
-def test_shapes_that_do_not_fit_name_the_operator():
+def test_errors_of_shapes_name_the_operator():
     model = model_of(TWO_INPUTS)
     text = message_of(ShapeError, lambda: model(values(2, 3), values(5, 3)))
     assert text.startswith("<param>:5: operator 'sum' (pnnx.Expression): ")
@@ -151,7 +151,7 @@ def test_shapes_that_do_not_fit_name_the_operator():
 
 
 def odd_arrays(x):
-    """Yield arrays equal to `x` that lie in memory in other ways."""
+    """Yield arrays equal to `x` with other memory layouts."""
     yield "transposed", np.asfortranarray(x)
     wide = np.empty((*x.shape[:-1], 2 * x.shape[-1]), np.float32)
     wide[..., ::2] = x
@@ -168,7 +168,7 @@ def odd_arrays(x):
     yield "a list", [[np.float32(v) for v in row] for row in x]
 
 
-def test_arrays_that_lie_in_other_ways():
+def test_arrays_of_any_memory_layout():
     x, y = values(4, 5), values(4, 5, seed=1)
     model = model_of(TWO_INPUTS.replace("(2,3)", "(4,5)").replace("(?,3)", "(?,5)"))
     seen = 0
@@ -181,7 +181,7 @@ def test_arrays_that_lie_in_other_ways():
     assert seen == 7
 
 
-def test_a_mapped_file(tmp_path):
+def test_a_memory_mapped_array(tmp_path):
     x = values(2, 3)
     np.save(tmp_path / "x.npy", x)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -190,7 +190,7 @@ def test_a_mapped_file(tmp_path):
     np.testing.assert_array_equal(result, np.maximum(x, 0))
 
 
-def test_an_input_in_c_order_is_read_where_it_lies():
+def test_a_contiguous_input_is_not_copied():
     seen = []
     text = """pnnx.Input in 0 1 x
         tests.Look op 1 1 x y
@@ -205,7 +205,7 @@ def test_an_input_in_c_order_is_read_where_it_lies():
             assert whole == (shared and array is x)
 
 
-def test_inputs_without_annotation_take_any_rank():
+def test_inputs_without_annotation_accept_any_rank():
     model = model_of("pnnx.Input in 0 1 x\nF.relu act 1 1 x y\npnnx.Output out 1 0 y")
     assert model.inputs[0] == ("x", None, np.float32)
     for shape in ((), (3,), (2, 1, 3), (0,), (2, 0, 4)):
@@ -235,7 +235,7 @@ def test_inputs_of_other_dtypes(dtype, word):
         model(values(2, 3))
 
 
-# -- output ------------------------------------------------------------------------------------
+# -- outputs -----------------------------------------------------------------------------------
 
 
 def test_one_result_is_an_array_and_several_are_a_tuple():
@@ -246,7 +246,7 @@ def test_one_result_is_an_array_and_several_are_a_tuple():
     assert len(results) == 2
 
 
-def test_results_are_fresh_arrays():
+def test_results_are_new_arrays():
     model = model_of(CONVOLUTIONS)
     x = values(1, 3, 8, 8)
     first = model(x)
@@ -259,7 +259,7 @@ def test_results_are_fresh_arrays():
     assert first.flags.c_contiguous
 
 
-def test_results_into_the_callers_arrays():
+def test_results_in_the_callers_arrays():
     model = model_of(TWO_INPUTS + "\npnnx.Output out1 1 0 s")
     x, y = values(2, 3), values(2, 3, seed=1)
     outs = [np.full((2, 3), 7, np.float32) for _ in range(2)]
@@ -274,7 +274,7 @@ def test_results_into_the_callers_arrays():
     np.testing.assert_array_equal(out, np.maximum(x - y, 0))
 
 
-def test_numbers_into_the_callers_arrays():
+def test_numbers_in_the_callers_arrays():
     model = model_of(
         """pnnx.Input in 0 1 x
         pnnx.Expression a 1 1 x n expr=add(size(@0,0),1)
@@ -283,7 +283,7 @@ def test_numbers_into_the_callers_arrays():
     out = np.zeros((), np.int64)
     assert model(values(4, 2), out=out) is out
     assert out == 5
-    # Without steps there is nothing to measure.
+    # There are no steps to measure.
     assert model.profile(values(4, 2)).rows == []
 
 
@@ -298,7 +298,7 @@ def test_numbers_into_the_callers_arrays():
     ],
     ids=["shape", "dtype", "transposed", "read-only", "list"],
 )
-def test_arrays_that_cannot_take_results(out, got):
+def test_invalid_arrays_for_results(out, got):
     model = model_of(TWO_INPUTS)
     outs = out if isinstance(out, np.ndarray) else [out[0]]
     x = values(2, 3)
@@ -315,7 +315,7 @@ def test_a_wrong_number_of_arrays_for_results():
     )
 
 
-def test_results_that_would_overwrite_what_is_still_read():
+def test_results_that_would_overwrite_an_input():
     model = model_of(TWO_INPUTS + "\npnnx.Output out1 1 0 s")
     block = values(4, 3)
     x, y, z = block[:2], values(2, 3, seed=1), np.empty((2, 3), np.float32)
@@ -325,12 +325,12 @@ def test_results_that_would_overwrite_what_is_still_read():
         ([z, z], "result 1: its array shares memory with result 0"),
     ):
         assert message_of(InputError, lambda: model(x, y, out=outs)).startswith(words)  # noqa: B023
-    # A neighbour in the same block is no overlap.
+    # Adjacent memory does not overlap.
     model(x, y, out=[block[2:], z])
     np.testing.assert_array_equal(block[2:], np.maximum(x - y, 0))
 
 
-# -- looking -----------------------------------------------------------------------------------
+# -- inspection --------------------------------------------------------------------------------
 
 
 def test_inputs_and_outputs():
@@ -343,7 +343,7 @@ def test_inputs_and_outputs():
     )
 
 
-def test_the_graph_is_that_of_the_file():
+def test_the_graph_is_the_one_of_the_file():
     model = model_of(CONVOLUTIONS)
     before = str(model.graph)
     model(values(1, 3, 8, 8))
@@ -366,8 +366,8 @@ def test_trace():
     assert model.trace((x, y), []) == {}
 
 
-def test_trace_what_passes_do_away_with():
-    """A traced operand survives fusion; what comes out is what the file says."""
+def test_trace_of_operands_that_passes_remove():
+    """A traced operand is not fused away; its value is that of the file's graph."""
     model = model_of(CONVOLUTIONS)
     x = values(1, 3, 8, 8)
     traced = model.trace(x, ["y", "z", "w", "t"])
@@ -415,7 +415,7 @@ def test_a_list_is_returned():
     assert_same_bits(model(x), (x[:, :2], x[:, 2:]), "pieces")
 
 
-def test_trace_of_names_that_do_not_exist():
+def test_trace_of_unknown_names():
     model = model_of(TWO_INPUTS)
     text = message_of(InputError, lambda: model.trace((values(2, 3),) * 2, ["z", "actt"]))
     assert text == (
@@ -443,7 +443,7 @@ def test_profile():
     assert conv["gflops"] * conv["seconds"] * 1e9 == pytest.approx(flops)
 
 
-def test_a_profile_says_which_algorithm_computes_a_convolution_and_why():
+def test_a_profile_says_which_algorithm_was_chosen_and_why():
     model = model_of(CONVOLUTIONS)
     profile = model.profile(values(1, 3, 16, 16), runs=1)
     rows = {row["name"]: row for row in profile.rows}
@@ -499,7 +499,7 @@ def test_save(tmp_path):
     assert_same_bits([twin(x)], [expected], "saved and loaded")
 
 
-# -- operators that kuiper does not know -------------------------------------------------------
+# -- unsupported operators ---------------------------------------------------------------------
 
 
 def test_all_unsupported_operators_are_listed():
@@ -534,14 +534,14 @@ def test_all_unsupported_operators_are_listed():
         ("my.Widget", "(1 use, first 'b'). "),
     ],
 )
-def test_what_comes_nearest_is_said(type, said):
+def test_similar_operators_are_suggested(type, said):
     lines = f"pnnx.Input in 0 1 x\n{type} b 1 1 x y\npnnx.Output out 1 0 y"
     assert said in message_of(UnsupportedOperatorError, lambda: model_of(lines))
 
 
-def test_what_stays_out_has_no_record():
+def test_excluded_operators_have_no_record():
     types = {type for types, *_ in STAYS_OUT for type in types.split()}
-    # Other tests may have added operators of their own.
+    # Other tests may have registered operators.
     rules = [record_or_none(type) for type in types]
     assert not [rule for rule in rules if rule and rule.__module__.startswith("kuiper.ops.")]
     for type in types - {type for type in types if type.endswith("*")}:
@@ -557,7 +557,7 @@ def test_supported_operators():
     assert "tests.Known" not in kuiper.supported_operators()
 
 
-# -- operators of the user's own ---------------------------------------------------------------
+# -- users' operators --------------------------------------------------------------------------
 
 SCALE = """pnnx.Input in 0 1 x
     F.relu before 1 1 x a
@@ -566,7 +566,7 @@ SCALE = """pnnx.Input in 0 1 x
     pnnx.Output out 1 0 y"""
 
 
-def test_an_operator_of_the_users_own():
+def test_a_users_operator():
     def scale(x, factor=1.0, name="", shape=(), flag=None, weight=None):
         """Multiply."""
         assert (name, shape, flag) == ("word", (1, 2), None)
@@ -583,7 +583,7 @@ def test_an_operator_of_the_users_own():
         assert "python" in kinds
 
 
-def test_half_precision_weights_reach_the_user_widened():
+def test_users_operators_get_half_precision_weights_widened():
     seen = []
     with user_operator("tests.Scale", lambda x, weight: seen.append(weight) or x * weight):
         graph = graph_of(SCALE.format(params="@weight=(4)f32"))
@@ -593,7 +593,7 @@ def test_half_precision_weights_reach_the_user_widened():
     assert {w.dtype for w in seen} == {np.dtype(np.float32)}
 
 
-def test_tensors_and_numbers_with_keywords_reach_the_user():
+def test_users_operators_get_tensors_and_numbers_with_keywords():
     def blend(x, n, other, *, weight):
         return x * n + other * weight
 
@@ -609,8 +609,8 @@ def test_tensors_and_numbers_with_keywords_reach_the_user():
 
 def test_several_outputs_and_other_dtypes():
     def top(x, k):
-        places = np.argsort(-x, axis=-1)[..., :k]
-        return np.take_along_axis(x, places, -1), places
+        best = np.argsort(-x, axis=-1)[..., :k]
+        return np.take_along_axis(x, best, -1), best
 
     text = """pnnx.Input in 0 1 x
         tests.Top op 1 2 x v i k=2
@@ -625,7 +625,7 @@ def test_several_outputs_and_other_dtypes():
         np.testing.assert_array_equal(v, np.take_along_axis(x, expected, -1))
 
 
-def test_a_user_cannot_write_to_what_others_read():
+def test_a_users_operator_cannot_write_to_its_inputs():
     def spoil(x):
         x += 1
         return x
@@ -636,7 +636,7 @@ def test_a_user_cannot_write_to_what_others_read():
             model_of(SCALE.format(params=""))(x)
 
 
-def test_errors_in_the_users_function_name_the_operator():
+def test_errors_in_a_users_operator_name_it():
     class Boom(Exception):
         pass
 
@@ -686,7 +686,7 @@ def test_results_of_a_wrong_shape_or_number():
         )
 
 
-def test_an_operator_may_be_defined_again_but_not_taken_from_kuiper():
+def test_a_users_operator_may_be_redefined_but_not_one_of_kuiper():
     with user_operator("tests.Scale", lambda x: x):
         kuiper.operator("tests.Scale")(lambda x: x + 1)
         y = model_of(SCALE.format(params=""))(np.zeros((2, 2), np.float32))
@@ -695,8 +695,8 @@ def test_an_operator_may_be_defined_again_but_not_taken_from_kuiper():
         kuiper.operator("nn.ReLU")(lambda x: x)
 
 
-def test_operators_may_come_with_the_model():
-    """As many results as the graph wants; what is no function, or kuiper's own, is refused."""
+def test_users_operators_given_with_the_model():
+    """With any number of results; an object that is not callable, or kuiper's type, is refused."""
     files = files_of(SCALE.format(params=""))
     with user_operator("tests.Scale", lambda x: x):
         model = kuiper.load(*files, custom_operators={"tests.Scale": lambda x: x - x + 3})
@@ -717,7 +717,7 @@ def test_operators_may_come_with_the_model():
         kuiper.load(*files, custom_operators={"nn.ReLU": lambda x: x})
 
 
-def test_a_record_of_a_table_is_made_when_it_is_looked_up():
+def test_a_record_of_a_table_is_made_on_first_lookup():
     made = []
 
     def make():
@@ -759,7 +759,7 @@ def test_other_sizes_and_batches():
     assert np.std([model(values(1, 3, 8, 8, seed=s)) for s in range(3)], 0).min() > 0
 
 
-def test_plans_are_kept_but_not_for_ever():
+def test_the_number_of_cached_plans_is_bounded():
     model = model_of(CONVOLUTIONS)
     plan = model.plan((1, 3, 4, 4))
     assert model.plan((1, 3, 4, 4)) is plan
@@ -773,7 +773,7 @@ def test_plans_are_kept_but_not_for_ever():
     assert model.plan((1, 3, 4, 4)) is latest
 
 
-def test_weights_are_packed_once_however_many_shapes():
+def test_weights_are_packed_once_for_all_shapes():
     model = model_of(CONVOLUTIONS)
     for height in range(1, 12):
         model(values(1, 3, height, 4))
@@ -785,7 +785,7 @@ def test_a_plan_for_the_wrong_number_of_shapes():
         model_of(TWO_INPUTS).plan((2, 3))
 
 
-def test_a_broken_graph_is_no_model():
+def test_an_inconsistent_graph_is_refused():
     graph = Graph()
     graph.add_operator("F.relu", "act", ["x"], ["y"])
     with pytest.raises(GraphError, match="operand 'x' has no producer"):
@@ -834,7 +834,7 @@ def test_a_list_of_one_piece(producer, shape):
         ("nn.ConvTranspose2d", 4, "(3,4,5)"),
     ],
 )
-def test_weights_of_another_rank_are_refused_at_load(type, rank, weight):
+def test_weights_of_a_wrong_rank_are_refused_on_loading(type, rank, weight):
     lines = f"""
         pnnx.Input x 0 1 x
         {type} c 1 1 x y in_channels=3 out_channels=4 kernel_size=(5) stride=(1) @weight={weight}f32

@@ -1,4 +1,4 @@
-"""The package as a whole: what an import costs, what is public, what is shipped."""
+"""The package as a whole: the cost of an import, public names, shipped files."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ INSTALLED = Path(kuiper.__file__).parent
 
 # -- import --------------------------------------------------------------------------------
 
-# None of these is needed to load and run a model, and each costs milliseconds or pulls in others
-# that do. (How long the import takes is measured by .ci/run: a time is no matter for a test.)
+# Not needed to load and run a model; each takes milliseconds or imports others that do.  (.ci/run
+# measures the time of the import, since a test cannot rely on times.)
 HEAVY = {
     "asyncio", "concurrent", "cv2", "cython", "Cython", "dataclasses", "difflib", "doctest",
     "email", "html", "http", "importlib.metadata", "inspect", "json", "logging", "multiprocessing",
@@ -47,7 +47,7 @@ def test_import_loads_nothing_heavy_beyond_numpy():
         "import kuiper; print(json.dumps(sorted(set(sys.modules) - before)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=INSTALLED.parent,  # where -c looks for modules first
+        [sys.executable, "-c", code], cwd=INSTALLED.parent,  # searched first by -c
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     loaded = set(json.loads(done.stdout))
@@ -57,7 +57,7 @@ def test_import_loads_nothing_heavy_beyond_numpy():
     assert done.stderr == ""
 
 
-# What the import leaves to a program that wants it, and what a plain network does without.
+# Not imported by `import kuiper` but by programs that use them; a plain network uses few.
 LATER = {
     "kuiper.ops.core.custom", "kuiper.export.pnnx_tool", "kuiper.planning.profile",
     "kuiper.planning.segments",
@@ -85,7 +85,7 @@ pnnx.Output out 1 0 w
 """
 
 
-def test_a_program_imports_what_it_needs():
+def test_a_program_imports_only_what_it_uses():
     code = (
         "import json, sys, numpy as np; before = set(sys.modules)\n"
         "import kuiper; first = set(sys.modules) - before\n"
@@ -105,7 +105,7 @@ def test_a_program_imports_what_it_needs():
 
 
 @pytest.mark.parametrize("package", [kuiper, kuiper.expression])
-def test_names_that_are_imported_when_they_are_used(package):
+def test_names_that_are_imported_on_first_use(package):
     assert set(package.__all__) <= set(dir(package))
     for name in package.__all__:
         assert getattr(package, name) is getattr(package, name)
@@ -114,7 +114,7 @@ def test_names_that_are_imported_when_they_are_used(package):
 
 
 class Point(Struct):
-    """A small class of fields."""
+    """A small record of fields."""
 
     x: int
     y: int = 2
@@ -124,7 +124,7 @@ class Point(Struct):
         return self.x + self.y
 
 
-def test_fields_are_given_by_place_or_name_and_compared():
+def test_fields_by_position_or_name_and_comparison():
     assert Point(1) == Point(x=1, y=2) == Point(1, y=2)
     assert Point(1, 3) != Point(1)
     assert Point(1) != (1, 2)
@@ -135,7 +135,7 @@ def test_fields_are_given_by_place_or_name_and_compared():
 @pytest.mark.parametrize("make", [
     Point, lambda: Point(1, 2, 3), lambda: Point(1, x=1), lambda: Point(1, z=3),
 ])  # fmt: skip
-def test_fields_that_are_wrong(make):
+def test_wrong_fields(make):
     with pytest.raises(TypeError, match="Point has the fields x, y"):
         make()
 
@@ -172,9 +172,9 @@ def source_files() -> list[Path]:
     [path for path in source_files() if path.suffix == ".py"],
     ids=lambda path: str(path.relative_to(SOURCE)),
 )
-def test_every_module_says_what_it_is_for(path):
+def test_every_module_has_a_docstring(path):
     text = path.read_text("utf-8")
-    # A bare package marker may be empty; what holds code has to introduce itself.
+    # A package marker may be empty.
     if text.strip():
         assert ast.get_docstring(ast.parse(text))
 
@@ -189,8 +189,8 @@ def module_names() -> list[str]:
     return sorted(found)
 
 
-def test_variants_that_cannot_run_here_are_refused_not_run():
-    """Their first instruction might be an illegal one, which would end the process."""
+def test_variants_that_cannot_run_here_are_refused():
+    """Running one might end the process with an illegal instruction."""
     built = {
         path.name.split(".")[0]
         for suffix in EXTENSION_SUFFIXES
@@ -204,36 +204,36 @@ def test_variants_that_cannot_run_here_are_refused_not_run():
             importlib.import_module(f"kuiper._kernels.micro.{name}")
 
 
-def test_examples_in_docstrings_are_true():
+def test_examples_in_docstrings():
     finder = doctest.DocTestFinder(exclude_empty=True)
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
     for name in module_names():
         try:
             module = importlib.import_module(name)
         except ImportError:
-            # The micro-kernels of other processors are not compiled here, or refuse to run.
+            # Micro-kernels of other processors are not compiled, or refuse to run.
             assert "._kernels.micro." in name
             continue
         for example in finder.find(module, name):
             runner.run(example)
     assert runner.tries > 10
-    assert runner.failures == 0  # what differs is in the captured output
+    assert runner.failures == 0  # the captured output shows the differences
 
 
-# -- what is shipped -----------------------------------------------------------------------
+# -- shipped files --------------------------------------------------------------------------
 
 
-def test_types_are_announced():
+def test_the_package_has_type_hints():
     assert (INSTALLED / "py.typed").exists()
 
 
-def test_compiled_modules_have_stubs_where_users_may_import_them():
+def test_compiled_modules_that_users_may_import_have_stubs():
     for path in SOURCE.rglob("*.pyx"):
         if not any(part.startswith("_") for part in path.relative_to(SOURCE).parts):
             assert path.with_suffix(".pyi").exists(), f"{path.name} has no type stub"
 
 
-def test_version_is_one():
+def test_all_versions_are_equal():
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|a\d+|b\d+|rc\d+)?", kuiper.__version__)
     try:
         installed = importlib.metadata.version("kuiper")
@@ -242,19 +242,19 @@ def test_version_is_one():
     assert installed == kuiper.__version__
 
 
-def test_changelog_knows_this_version():
+def test_the_changelog_has_this_version():
     changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
     assert re.search(rf"^## {re.escape(kuiper.__version__)}\b", changelog, re.MULTILINE)
 
 
-def test_the_build_does_not_tie_itself_to_one_cpu_or_to_sloppy_arithmetic():
+def test_the_build_uses_neither_the_local_cpu_nor_fast_math():
     setup = (ROOT / "setup.py").read_text("utf-8")
     assert "-mavx2" in setup
     for flag in ("-march=native", "-mtune=native", "-ffast-math", "-Ofast"):
         assert flag not in setup
 
 
-def test_notice_names_every_file_by_others():
+def test_the_notice_names_every_third_party_file():
     notice = (ROOT / "NOTICE").read_text("utf-8")
     folders = [ROOT / "examples" / "models", ROOT / "examples" / "photos"]
     own = {"__init__.py", "pyproject.toml", "README.md"}  # of the data package
@@ -279,7 +279,7 @@ def _make_operators() -> ModuleType:
     return module
 
 
-def test_list_of_operators_is_up_to_date():
+def test_the_list_of_operators_is_up_to_date():
     module = _make_operators()
     written = module.PAGE.read_text("utf-8")
     assert written == module.page(), "run: python docs/make_operators.py"
@@ -289,7 +289,7 @@ def test_list_of_operators_is_up_to_date():
     assert not missing
 
 
-def test_index_of_operator_types_is_up_to_date():
+def test_the_index_of_operator_types_is_up_to_date():
     module = _make_operators()
     written = Path(module.INDEX.__file__).read_text("utf-8")
     assert written == module.index(), "run: python docs/make_operators.py"

@@ -1,7 +1,7 @@
-"""Write ncnn_translations.json: expressions that the pnnx converter itself translated.
+"""Write ncnn_translations.json: expressions that the pnnx converter translated.
 
 Needs torch and pnnx (20261020 was used).  Small models with dynamic shapes are exported, and the
-expression of the .pnnx.param file is noted beside the text in the .ncnn.param file.
+expression of the .pnnx.param file is recorded with the text in the .ncnn.param file.
 """
 
 import json
@@ -28,7 +28,7 @@ MODELS = {
 
 
 class Model(torch.nn.Module):
-    """A convolution per input, so that pnnx finds the batch, and one function of the results."""
+    """A convolution per input, by which pnnx finds the batch, and a function of the results."""
 
     def __init__(self, function, n_inputs):
         super().__init__()
@@ -62,7 +62,7 @@ def export(function, has_batch):
 
 
 def fields(line):
-    """Cut an operator line into inputs, outputs and parameters."""
+    """Split an operator line into inputs, outputs and parameters."""
     parts = line.split()
     n_in, n_out = int(parts[2]), int(parts[3])
     names = parts[4 : 4 + n_in + n_out]
@@ -70,7 +70,7 @@ def fields(line):
 
 
 def record(function, has_batch):
-    """Find the expression and its translation."""
+    """Return the expression and its translation."""
     pnnx_lines, ncnn_lines = export(function, has_batch)
     expressions, ranks = {}, {}
     for line in pnnx_lines:
@@ -84,7 +84,7 @@ def record(function, has_batch):
             user = params
     size = user.get("$shape") or user.get("$size")
     if size is None:
-        return None  # pnnx found the target static but for one axis
+        return None  # pnnx found all axes of the target but one static
     operands, text = expressions[size]
     # The convolutions tell pnnx that axis 0 is the batch, whether it varies or not.
     batch_axis = 0

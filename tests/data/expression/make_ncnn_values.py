@@ -1,8 +1,8 @@
-"""Write ncnn_values.json: what ncnn itself computes for shape expressions.
+"""Write ncnn_values.json: the values that ncnn computes for shape expressions.
 
-Needs the ncnn package (1.0.20261020 was used) beside kuiper.  An Interp layer with the expression
-as its target size is run, and the size of its output noted: ``[expression, shapes, [w, h]]``.
-kuiper's own evaluation only picks expressions whose values can be the size of an image.
+Needs the ncnn package (1.0.20261020 was used) and kuiper.  An Interp layer with the expression as
+its target size is run, and the size of its output recorded: ``[expression, shapes, [w, h]]``.
+kuiper's evaluation only selects expressions whose values can be the size of an image.
 """
 
 import json
@@ -21,7 +21,7 @@ NUMBERS = ["0", "1", "2", "3", "7", "-1", "-4", "2.0", "0.5", "2.5", "-1.5", "1e
 
 
 def size_by_ncnn(text, shapes):
-    """Return the width and height that an Interp layer makes of an expression."""
+    """Return the width and height of the Interp layer's output for an expression."""
     names = [f"in{i}" for i in range(len(shapes))]
     lines = [f"Input {name} 0 1 {name}" for name in names]
     lines.append(f'Interp size {len(names)} 1 {" ".join(names)} out 0=1 9="{text}"')
@@ -59,7 +59,7 @@ def main():
     rng = random.Random(0)
     records = []
     while len(records) < COUNT:
-        # The first input is what Interp resizes, so it has three axes.
+        # Interp resizes the first input, so it has three axes.
         shapes = [[rng.randrange(1, 9) for _ in range(3)]]
         shapes += [[rng.randrange(1, 13) for _ in range(rng.randrange(1, 5))] for _ in range(2)]
         items = []
@@ -68,7 +68,7 @@ def main():
             if "(" in item and 0 < size_by_kuiper(item, shapes) <= LARGEST and len(item) < 100:
                 items.append(item)
         text = ",".join(items)
-        # A layer with inputs that its expression does not mention does not run.
+        # A layer with inputs that its expression does not use does not run.
         shapes = shapes[: max(1, count_blobs(text))]
         records.append([text, shapes, size_by_ncnn(text, shapes)])
     path = Path(__file__).with_name("ncnn_values.json")

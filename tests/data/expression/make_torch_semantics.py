@@ -1,8 +1,8 @@
-"""Write torch_semantics.json: what PyTorch answers for expressions on small operands.
+"""Write torch_semantics.json: PyTorch's results for expressions on small operands.
 
-Needs torch (2.13.0 was used).  Every operator meets every pair of operand kinds; a record is
-``[expression, operands, dtype, values]`` or ``[expression, operands, null, null]`` where PyTorch
-refuses.  An operand is ``[dtype or null, value]``: null marks a Python number.
+Needs torch (2.13.0 was used).  Every operator is tried on every pair of operand kinds; a record is
+``[expression, operands, dtype, values]``, or ``[expression, operands, null, null]`` where PyTorch
+raises.  An operand is ``[dtype or null, value]``: null marks a Python number.
 """
 
 import itertools
@@ -104,21 +104,21 @@ SECOND = {
     "complex64": [0.5 + 1.0j],
 }
 
-# These meet only each other, since their other pairs follow the rules of int64.
+# Paired only with each other, since their other pairs follow the rules of int64.
 SMALL_INTEGERS = {"int32", "int8", "uint8"}
 
 NUMBERS = [3, -2, 0.1, True, 1.0 + 2.0j]
 
 
 def written(value):
-    """Make a value fit for JSON: complex numbers as pairs."""
+    """Convert a value for JSON: complex numbers become pairs."""
     if isinstance(value, list):
         return [written(item) for item in value]
     return [value.real, value.imag] if isinstance(value, complex) else value
 
 
 def record(expression, operands, function):
-    """Run PyTorch and note the answer."""
+    """Run PyTorch and record the result."""
     values = [v if d is None else torch.tensor(v, dtype=DTYPES[d]) for d, v in operands]
     noted = [[d, written(v)] for d, v in operands]
     try:
@@ -147,7 +147,7 @@ def main():
             records.append(record(expression, [(first, vector), (second, other[0])], function))
             records.append(record(expression, [(first, vector[1]), (second, other)], function))
         if name in ("atan2", "logaddexp", "max", "minimum", "fmod"):
-            continue  # functions that insist on tensors
+            continue  # functions that accept only tensors
         for dtype, number in itertools.product(VECTORS, NUMBERS):
             expression = f"{name}(@0,@1)"
             records.append(record(expression, [(dtype, VECTORS[dtype]), (None, number)], function))

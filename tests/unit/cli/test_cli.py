@@ -1,4 +1,4 @@
-"""The command line: what each command prints, writes and returns."""
+"""The command line: output, files and exit code of each command."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ pnnx.Output      out   1 0 3
 
 @pytest.fixture
 def small(tmp_path) -> Path:
-    """Return a file with a model of one input: max pooling of ReLU, times 2, plus 1."""
+    """Return the file of a model with one input: max pooling of ReLU, times 2, plus 1."""
     path = tmp_path / "small.pnnx.param"
     path.write_text(SMALL.replace("#0=(1,3,?,?)f32 #0", "#0"))
     return path
@@ -71,7 +71,7 @@ def run(capsys):
 
 @pytest.fixture
 def run_json(run):
-    """Run a command with --json that must go well; return the objects it printed."""
+    """Run a command with --json that must succeed; return the printed objects."""
 
     def call(*arguments) -> list[dict]:
         code, out, err = run(*arguments, "--json")
@@ -95,7 +95,7 @@ def test_module_runs_as_a_program(tmp_path):
     assert json.loads(done.stdout)["value"] == 7
 
 
-def test_a_reader_that_stops_is_no_error(tmp_path, small):
+def test_a_closed_pipe_is_not_an_error(tmp_path, small):
     path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         f"{sys.executable} -m kuiper graph {small} | true",
@@ -110,7 +110,7 @@ def all_commands() -> dict[str, tuple[str, argparse.ArgumentParser]]:
     return subcommands(build_parser().parse_args(["completion", "bash"]).commands)
 
 
-def test_every_command_explains_itself(capsys):
+def test_every_command_has_help(capsys):
     commands = all_commands()
     assert set(commands) == {
         "info", "check", "expr", "graph", "run", "bench", "profile", "classify", "detect",
@@ -150,10 +150,10 @@ def test_a_wrong_command_line(arguments):
     assert stop.value.code == EXIT_CODES["usage"] == 2
 
 
-def test_the_name_alone_shows_the_commands(run):
+def test_without_arguments_the_commands_are_listed(run):
     code, out, err = run()
     assert (code, out) == (2, "")
-    # In two columns, also where the name is a long one.
+    # In two columns, also for a long name.
     assert "    classify    classify pictures\n" in err
     assert "    completion  print the completion script of a shell\n" in err
     assert "exit codes:" in err
@@ -167,14 +167,14 @@ def test_an_error_of_a_command_shows_the_usage_of_this_command(capsys, small):
     assert "kuiper graph: error: -o: 'graph.png' is neither .html nor .svg nor .txt" in err
 
 
-def test_a_file_that_is_missing(run, tmp_path):
+def test_a_missing_file(run, tmp_path):
     code, out, err = run("info", tmp_path / "none.pnnx.param")
     assert (code, out) == (EXIT_CODES["file"], "")
     assert code == 4
     assert re.fullmatch(r"kuiper info: .*none\.pnnx\.param: No such file or directory\n", err)
 
 
-def test_a_file_that_is_no_model(run, tmp_path):
+def test_a_file_that_is_not_a_model(run, tmp_path):
     path = tmp_path / "page.param"
     path.write_text("<html>not here</html>")
     code, _, err = run("info", path)
@@ -182,7 +182,7 @@ def test_a_file_that_is_no_model(run, tmp_path):
     assert err.startswith("kuiper info: ")
 
 
-def test_a_package_that_is_missing(run, small, monkeypatch):
+def test_a_missing_package(run, small, monkeypatch):
     monkeypatch.setitem(sys.modules, "pnnx", None)
     (small.parent / "m.onnx").write_bytes(b"\x08\x07")
     code, _, err = run("export", small.parent / "m.onnx", "--shape", "1x3")
@@ -216,7 +216,7 @@ def test_interrupted(run, small, monkeypatch):
 # -- info --------------------------------------------------------------------------------------
 
 
-def test_what_goes_on_is_told_where_it_is_wanted(small):
+def test_logging_on_request(small):
     done = subprocess.run(
         [sys.executable, "-m", "kuiper", "info", str(small), "--verbose"],
         cwd=PACKAGES, capture_output=True, text=True, timeout=60,
@@ -237,7 +237,7 @@ def test_info_as_json(run_json, small):
     assert [op["name"] for op in facts["listing"]] == ["in", "act", "pool", "plus", "out"]
 
 
-def test_info_for_people(run, small):
+def test_info_as_text(run, small):
     code, out, err = run("info", small, "--shape", "1x3x8x8")
     assert (code, err) == (0, "")
     assert "planned for  (1,3,8,8)" in out
@@ -246,7 +246,7 @@ def test_info_for_people(run, small):
 
 @pytest.fixture
 def tokens_and_features(tmp_path):
-    """Return a model with an input of integers, one of floats, and two results."""
+    """Return a model with an integer input, a float input, and two results."""
     graph = kuiper.ir.Graph()
     graph.add_operand("tokens", (1, 8), "i64")
     graph.add_operand("x", (1, 8, 4), "f32")
@@ -280,7 +280,7 @@ def test_info_names_every_result(run, run_json, tokens_and_features):
 def test_arrays_of_other_widths_are_converted(run_json, tokens_and_features, tmp_path):
     tokens, x = np.arange(8)[None] % 5, np.linspace(0, 9, 32).reshape(1, 8, 4)
     np.save(tmp_path / "tokens.npy", tokens.astype(np.int32))
-    np.save(tmp_path / "x.npy", x)  # float64, as most that numpy makes
+    np.save(tmp_path / "x.npy", x)  # float64, numpy's default
     target = tmp_path / "out.npz"
     run_json("run", tokens_and_features, tmp_path / "tokens.npy", tmp_path / "x.npy", "-o", target)
     expected = np.arange(40).reshape(10, 4)[tokens] - x
@@ -329,7 +329,7 @@ def test_a_golden_file_without_names(run, tokens_and_features, tmp_path):
     assert "golden.npy: one array (.npy); expected an .npz file" in err
 
 
-def test_info_makes_up_open_extents_that_a_network_can_take(run_json, small):
+def test_info_chooses_open_extents_that_the_network_accepts(run_json, small):
     (facts,) = run_json("info", small)  # (1, 3, ?, ?)
     assert facts["plan"]["shapes"] == [[1, 3, 224, 224]]
     (small.parent / "rows.pnnx.param").write_text(
@@ -340,7 +340,7 @@ def test_info_makes_up_open_extents_that_a_network_can_take(run_json, small):
     assert facts["plan"]["shapes"] == [[1, 16, 16]]
 
 
-def test_info_tells_what_it_can_of_a_model_that_cannot_be_planned(run, small):
+def test_info_of_a_model_that_cannot_be_planned(run, small):
     code, out, err = run("info", small, "--shape", "1x3x0x0")
     assert code == 3
     assert re.search(r"^nn\.MaxPool2d +1$", out, re.MULTILINE)
@@ -371,7 +371,7 @@ def test_info_of_a_model_with_unknown_operators(run, small):
     assert "my.Relu (1 use, first 'act'; nearest F.relu or nn.ReLU)" in err
 
 
-def test_plugins_teach_operators(run_json, small):
+def test_plugins_register_operators(run_json, small):
     small.write_text(small.read_text().replace("nn.ReLU ", "cli.Double "))
     plugin = small.parent / "plugin.py"
     plugin.write_text(
@@ -477,7 +477,7 @@ def test_profile(run_json, small):
     assert sum(g["seconds"] for g in facts["types"]) * 1e3 == pytest.approx(facts["total_ms"])
 
 
-def test_profile_for_people(run, small):
+def test_profile_as_text(run, small):
     code, out, _ = run("profile", small, "--shape", "1x3x8x8", "--no-roofline", "--top", "1")
     assert code == 0
     assert "by type" in out
@@ -510,7 +510,7 @@ def test_expr_with_files(run_json, tmp_path):
     assert dot.read_text().startswith("digraph")
 
 
-def test_expr_that_is_none(run):
+def test_an_invalid_expr(run):
     code, _, err = run("expr", "add(@0,")
     assert code == 3
     assert "^" in err
@@ -550,7 +550,7 @@ def test_check_that_agrees(run_json, small, tmp_path):
         {"x": "input", "y": "output"},
     ],
 )
-def test_check_knows_arrays_by_several_names(run_json, small, tmp_path, names):
+def test_check_accepts_several_names_of_arrays(run_json, small, tmp_path, names):
     (facts,) = run_json("check", small, golden(small, tmp_path / "g.npz", **names))
     assert facts["results"][0]["kind"] == "output"
     assert len(facts["results"]) == 3
@@ -565,8 +565,8 @@ def test_check_names_the_first_operator_that_diverges(run, small, tmp_path, spoi
     assert run("check", small, path, "--rtol", "0.5")[0] == 0
 
 
-def test_check_takes_numbers_for_modules(run, tmp_path):
-    """In a Sequential, modules are called 0, 1, ... as operands are."""
+def test_check_takes_numbers_as_names_of_modules(run, tmp_path):
+    """Modules of a Sequential are called 0, 1, ... like operands."""
     param = tmp_path / "sequential.pnnx.param"
     param.write_text(
         SMALL.replace("act ", "0   ").replace("pool", "1   ").replace("#0=(1,3,?,?)f32 #0", "#0")
@@ -674,7 +674,7 @@ def test_segment(run_json, tmp_path):
 
 
 @needs_weights
-def test_a_bad_picture_does_not_stop_the_others(run, tmp_path):
+def test_an_unreadable_picture_does_not_stop_the_others(run, tmp_path):
     pytest.importorskip("cv2")
     (tmp_path / "empty").mkdir()
     (tmp_path / "words.png").write_text("words")
@@ -720,7 +720,7 @@ def test_detect_on_a_video(run_json, video, tmp_path):
 
 
 @needs_weights
-def test_what_was_seen_on_a_video(run, video, tmp_path):
+def test_summary_of_a_video(run, video, tmp_path):
     code, out, _ = run("segment", video, "--model", "selfie", "--save", tmp_path)
     first, foreground, file = out.splitlines()
     assert (code, first.startswith(f"{video}  3 frames, ")) == (0, True)
@@ -729,7 +729,7 @@ def test_what_was_seen_on_a_video(run, video, tmp_path):
 
 
 @needs_weights
-def test_results_take_no_place_of_an_input(run, video, tmp_path):
+def test_results_do_not_overwrite_inputs(run, video, tmp_path):
     folder = video.parent
     taken = folder / "clip_classified.avi"
     taken.write_bytes(video.read_bytes())
@@ -743,7 +743,7 @@ def test_results_take_no_place_of_an_input(run, video, tmp_path):
 
 
 @needs_weights
-def test_a_video_that_is_interrupted_can_be_played(run, video, tmp_path, monkeypatch):
+def test_an_interrupted_video_can_be_played(run, video, tmp_path, monkeypatch):
     cv2 = pytest.importorskip("cv2")
     from kuiper import vision
 
@@ -763,7 +763,7 @@ def test_a_video_that_is_interrupted_can_be_played(run, video, tmp_path, monkeyp
 
 
 @needs_weights
-def test_a_video_that_is_none(run, tmp_path):
+def test_a_file_that_is_not_a_video(run, tmp_path):
     pytest.importorskip("cv2")
     code, _, err = run("detect", tmp_path / "missing.mp4")
     assert code == 1
@@ -781,7 +781,7 @@ def test_a_picture_from_standard_input(run_json, tmp_path, monkeypatch):
 
 
 @needs_weights
-def test_addresses_are_no_files(run):
+def test_urls_are_not_files(run):
     pytest.importorskip("cv2")
     code, _, err = run("classify", "https://example.com/cat.jpg")
     assert code == 1
@@ -791,7 +791,7 @@ def test_addresses_are_no_files(run):
 # -- export ------------------------------------------------------------------------------------
 
 
-def test_export_of_nothing(run, tmp_path):
+def test_export_of_a_missing_source(run, tmp_path):
     code, _, err = run("export", tmp_path / "none.onnx")
     assert (code, "none.onnx: No such file" in err) == (4, True)
     with pytest.raises(SystemExit) as stop:
@@ -812,7 +812,7 @@ def test_completion_names_all_commands_and_options(run, shell):
 
 
 def shell(*arguments: str, cwd: Path) -> str:
-    """Return what a shell prints; skip where it is not installed."""
+    """Return the output of a shell; skip the test if it is not installed."""
     try:
         done = subprocess.run(arguments, cwd=cwd, capture_output=True, text=True, timeout=60)
     except FileNotFoundError:
@@ -891,7 +891,7 @@ def test_completion_in_zsh(run, tmp_path, folder):
         os.close(there)
 
         def until(mark: str) -> str:
-            """Return what zsh writes until this appears."""
+            """Return zsh's output up to `mark`."""
             told, end = "", time.monotonic() + 60
             while mark not in told:
                 assert select.select([here], [], [], max(0, end - time.monotonic()))[0], told
@@ -912,23 +912,23 @@ def test_completion_in_zsh(run, tmp_path, folder):
             }.items():
                 os.write(here, line.encode())
                 until(expected)
-                os.write(here, b"\x15")  # Ctrl-U takes the line away
+                os.write(here, b"\x15")  # Ctrl-U deletes the line
         finally:
             process.kill()
             os.close(here)
 
 
-# -- texts -------------------------------------------------------------------------------------
+# -- formatting --------------------------------------------------------------------------------
 
 
-def test_numbers_for_people():
+def test_readable_numbers():
     assert [bytes_text(n) for n in (0, 1023, 1536, 5 << 20, 3 << 30)] == [
         "0 B", "1023 B", "1.5 KiB", "5.0 MiB", "3.00 GiB",
     ]  # fmt: skip
     assert [count_text(n) for n in (7, 3_490_000, 1.2e10)] == ["7", "3.49 M", "12.00 G"]
 
 
-def test_json_has_no_words_for_infinities(capsys):
+def test_json_has_no_infinities(capsys):
     Console(as_json=True).data({"a": [float("inf"), np.float32("nan"), 1.5], "b": np.arange(2)})
     assert json.loads(capsys.readouterr().out) == {"a": [None, None, 1.5], "b": [0, 1]}
 
@@ -952,7 +952,7 @@ def test_tables_with_rich(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("width", [100, 50, 44, 20])
-def test_no_figure_is_cut_on_a_narrow_terminal(width):
+def test_no_figure_is_truncated_on_a_narrow_terminal(width):
     rich = pytest.importorskip("rich.console", reason="an extra of the command line")
     console, file = Console(), io.StringIO()
     console._rich_out = rich.Console(file=file, width=width, highlight=False)
@@ -966,10 +966,10 @@ def test_no_figure_is_cut_on_a_narrow_terminal(width):
     assert "97.1%" in text
     assert "features" in text
     assert all(len(line) <= width for line in text.splitlines())
-    assert ("us 12345.6" in text) == (width == 20)  # a few lines for each row instead of columns
+    assert ("us 12345.6" in text) == (width == 20)  # several lines per row instead of columns
 
 
-def test_what_a_terminal_cannot_show(small, tmp_path):
+def test_characters_that_a_terminal_cannot_encode(small, tmp_path):
     path = tmp_path / "\u732b.npy"
     np.save(path, np.zeros((1, 3, 4, 4), np.float32))
     done = subprocess.run(
@@ -981,7 +981,7 @@ def test_what_a_terminal_cannot_show(small, tmp_path):
     assert b"\\u732b.npyx.npy: No such file" in done.stderr
 
 
-def test_json_of_other_letters(capsys, monkeypatch):
+def test_json_of_non_ascii_text(capsys, monkeypatch):
     Console(as_json=True).data({"file": "\u732b"})
     assert capsys.readouterr().out == '{"file": "\u732b"}\n'
     ascii_out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
@@ -1002,7 +1002,7 @@ def test_results_go_to_a_file_while_a_bar_is_on_the_terminal(capsys, monkeypatch
     assert "picture 0" not in err
 
 
-def test_progress_says_nothing_where_nobody_looks(capsys):
+def test_no_progress_without_a_terminal(capsys):
     assert list(Console().progress(range(3), 3, "work")) == [0, 1, 2]
     assert capsys.readouterr().err == ""
 
@@ -1017,17 +1017,17 @@ def test_progress_and_lines_on_one_terminal_do_not_mix(capsys, monkeypatch):
         console.text(f"picture {i}")
         terminal.append(capsys.readouterr().err)
     terminal.append(capsys.readouterr().err)
-    # What a terminal shows when all of it is written: a line is written over from its start.
+    # The bar as a terminal shows it: each line overwrites the one before.
     assert "pictures: 2/4, 1.4/s" in terminal[2]
     assert "\n" not in "".join(terminal)
-    # Behind the bar comes what takes it away, before anything else is written.
+    # The bar is erased before anything else is written.
     for text in terminal:
         bar, back, rest = text.rpartition("\r")
         assert rest == ""
         assert not back or bar.endswith("\r" + " " * 20)
 
 
-def test_progress_is_taken_away_when_it_is_interrupted(capsys, monkeypatch):
+def test_progress_is_erased_on_interruption(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     clock = iter(np.arange(0, 100, 2.0))
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))

@@ -1,1 +1,1 @@
-"""Tests of the way from PyTorch and ONNX to PNNX."""
+"""Tests of the export from PyTorch and ONNX to PNNX."""

@@ -1,7 +1,6 @@
-"""The way from PyTorch and ONNX, as far as it goes without PyTorch: what is asked of pnnx, what its
-failures become, and which files are refused before it sees them.
+"""The parts of the export that need no PyTorch: pnnx's arguments, its failures, refused files.
 
-tests/docs/test_programs.py has what needs torch and the real pnnx.
+tests/docs/test_programs.py runs torch and the real pnnx.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ GRAPH = "7767517\n2 1\npnnx.Input in 0 1 0 #0=(1,3)f32\npnnx.Output out 1 0 0 #0
 
 @pytest.fixture
 def torch_script(tmp_path):
-    """Return a file with the entries that make pnnx take it for TorchScript."""
+    """Return a file with the entries by which pnnx recognises TorchScript."""
     path = tmp_path / "model.pt"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("model/data.pkl", b"\x80\x02.")
@@ -34,7 +33,7 @@ def torch_script(tmp_path):
 
 @pytest.fixture
 def pnnx(tmp_path, monkeypatch):
-    """Put a program in the place of pnnx; return a function that sets what it does, as Python."""
+    """Replace pnnx by a Python program; return a function that sets the program's code."""
     if sys.platform == "win32":
         pytest.skip("a script is no program on Windows")
     program, log = tmp_path / "pnnx", tmp_path / "arguments"
@@ -60,7 +59,7 @@ WRITE = (
 )
 
 
-def test_what_is_asked_of_pnnx(pnnx, torch_script, tmp_path, capsys):
+def test_the_arguments_of_pnnx(pnnx, torch_script, tmp_path, capsys):
     log = pnnx(WRITE)
     param = tmp_path / "new" / "out.pnnx.param"
     command = ["export", str(torch_script), "--shape", "1x3", "--shape", "1,7:i64"]
@@ -82,16 +81,14 @@ def test_what_is_asked_of_pnnx(pnnx, torch_script, tmp_path, capsys):
     ]  # fmt: skip
 
 
-def test_the_file_goes_beside_the_source_and_is_named_as_the_source_was(
-    pnnx, torch_script, monkeypatch, capsys
-):
+def test_the_output_is_beside_the_source_under_its_name(pnnx, torch_script, monkeypatch, capsys):
     pnnx(WRITE)
     monkeypatch.chdir(torch_script.parent)
     assert main(["export", "model.pt"]) == 0
     assert capsys.readouterr().out == "model.pnnx.param: 2 operators\n"
 
 
-def test_what_pnnx_says_is_told_without_its_noise(pnnx, torch_script):
+def test_messages_of_pnnx_are_shown_without_noise(pnnx, torch_script):
     pnnx(
         "print('fp16 = 0'); print('inputshape2 = '); print('pnnxparam = /tmp/x')\n"
         "print('\\x1b[0;93mwarning: odd\\x1b[m'); print('frame #3: /lib/x [0x4a0c37]')\n"
@@ -108,18 +105,18 @@ def test_what_pnnx_says_is_told_without_its_noise(pnnx, torch_script):
     assert not (torch_script.parent / "x.param").exists()
 
 
-def test_a_crash_of_pnnx_is_called_one(pnnx, torch_script):
+def test_a_crash_of_pnnx_is_reported(pnnx, torch_script):
     pnnx("os.abort()")
     with pytest.raises(kuiper.KuiperError, match=r"pnnx crashed \(SIGABRT\).*\n\(nothing\)"):
         pnnx_tool.run_pnnx(torch_script, torch_script.parent / "x.param")
 
 
-def test_a_crash_after_the_model_is_written_does_no_harm(pnnx, torch_script):
+def test_a_crash_after_the_model_was_written_is_harmless(pnnx, torch_script):
     param = torch_script.parent / "x.param"
     pnnx(f"{WRITE}; open(options['pnnxpy'], 'w').close(); os.abort()")
     assert pnnx_tool.run_pnnx(torch_script, param) == param
     assert param.read_text() == GRAPH
-    # Before that, nobody knows how much of the weights is there.
+    # Before that, the weights may be incomplete.
     pnnx(f"{WRITE}; os.abort()")
     with pytest.raises(kuiper.KuiperError, match="crashed"):
         pnnx_tool.run_pnnx(torch_script, torch_script.parent / "y.param")
@@ -143,7 +140,7 @@ def test_a_known_crash_of_pnnx_is_explained(pnnx, torch_script):
         ("a.onnx", b"PK\3\4" + bytes(99), "if it is a TorchScript file, rename it to .pt"),
     ],
 )
-def test_files_that_are_no_models(pnnx, tmp_path, name, content, message):
+def test_files_that_are_not_models(pnnx, tmp_path, name, content, message):
     log = pnnx(WRITE)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(kuiper.InputError, match=f"{name}: .*{message}"):
@@ -151,7 +148,7 @@ def test_files_that_are_no_models(pnnx, tmp_path, name, content, message):
     assert not log.exists()  # pnnx would crash on them
 
 
-def test_weights_without_code_are_no_torch_script(pnnx, tmp_path):
+def test_weights_without_code_are_not_torch_script(pnnx, tmp_path):
     pnnx(WRITE)
     with zipfile.ZipFile(tmp_path / "w.pth", "w") as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02.")
@@ -160,7 +157,7 @@ def test_weights_without_code_are_no_torch_script(pnnx, tmp_path):
         pnnx_tool.run_pnnx(tmp_path / "w.pth", tmp_path / "x.param")
 
 
-def test_onnx_with_weights_beside_it_is_joined(pnnx, tmp_path, monkeypatch):
+def test_onnx_with_external_weights_is_merged(pnnx, tmp_path, monkeypatch):
     log = pnnx(WRITE)
     (tmp_path / "m.onnx").write_bytes(b"\x08\x07")
     (tmp_path / "m.onnx.data").write_bytes(bytes(8))
@@ -186,8 +183,8 @@ def test_as_many_second_shapes_as_first_ones(pnnx, torch_script):
         pnnx_tool.run_pnnx(torch_script, "x.param", [(1,), (2,)], [(3,)])
 
 
-def test_where_pnnx_is_looked_for(tmp_path, monkeypatch):
-    """Beside its package, without an import of it: that would import torch."""
+def test_where_pnnx_is_searched(tmp_path, monkeypatch):
+    """Beside its package, without importing it, since that would import torch."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(kuiper.MissingPackageError, match="pip install pnnx"):
@@ -206,7 +203,7 @@ def test_where_pnnx_is_looked_for(tmp_path, monkeypatch):
         ("resnet18", "nor package:function"),
     ],
 )
-def test_a_source_that_is_none_of_the_kinds(source, hint, capsys):
+def test_an_unknown_kind_of_source(source, hint, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["export", source, "--shape", "1x3"])
     assert stop.value.code == 2
@@ -214,7 +211,7 @@ def test_a_source_that_is_none_of_the_kinds(source, hint, capsys):
 
 
 @pytest.mark.parametrize("text", ["1x3:float", "1x3:", "axb:f32"])
-def test_shapes_with_a_type_that_there_is_not(text, capsys):
+def test_shapes_with_an_unknown_type(text, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["export", "m.pt", "--shape", text])
     assert stop.value.code == 2
@@ -238,7 +235,7 @@ def test_a_module_that_cannot_be_imported(tmp_path, monkeypatch, text, error, sa
     sys.modules.pop("nets_that_fail", None)
 
 
-def test_values_that_a_trace_freezes_are_told(caplog):
+def test_values_that_a_trace_freezes_are_logged(caplog):
     class TracerWarning(UserWarning):
         pass
 
@@ -247,8 +244,8 @@ def test_values_that_a_trace_freezes_are_told(caplog):
     )
     asks = "Converting a tensor to a Python boolean might cause the trace to be incorrect. We"
 
-    def warning(text, place, kind=TracerWarning):
-        return types.SimpleNamespace(message=kind(text), category=kind, filename=place, lineno=7)
+    def warning(text, file, kind=TracerWarning):
+        return types.SimpleNamespace(message=kind(text), category=kind, filename=file, lineno=7)
 
     pnnx_tool._log_frozen(
         "Net",

@@ -1,4 +1,4 @@
-"""What `from_torch` traces in another way, because pnnx alone would lose a part of it."""
+"""Calls that `from_torch` traces in another form, because pnnx would lose a part of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ nn = torch.nn
 
 
 class Net(nn.Module):
-    """A function of the network and its input; with some layers."""
+    """A function of the network and its input, with some layers."""
 
     def __init__(self, function, **parts):
         super().__init__()
@@ -142,14 +142,14 @@ WRITERS = {
     "by lists": _set_by_lists,
     "by a mask": _set_by_mask,
     "rows": _set_rows,
-    "out of place": lambda x: torch.zeros_like(x).scatter(1, _best(x), 1.0) * x,
-    "at a fixed place": lambda x: torch.zeros(5, 6).index_fill_(0, torch.tensor([1, 3]), 2.0) + x,
+    "out-of-place": lambda x: torch.zeros_like(x).scatter(1, _best(x), 1.0) * x,
+    "at a fixed index": lambda x: torch.zeros(5, 6).index_fill_(0, torch.tensor([1, 3]), 2.0) + x,
 }
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_what_is_written_where_the_data_says(name):
-    """The constant that it is written into must not have what the trace wrote."""
+def test_writes_at_computed_indices(name):
+    """The constant that is written into must not contain the values of the trace."""
     torch.manual_seed(5)
     net = Net(lambda net, x: WRITERS[name](x))
     model = kuiper.from_torch(net, torch.randn(5, 6))
@@ -159,7 +159,7 @@ def test_what_is_written_where_the_data_says(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_pnnx_loses_is_kept(name):
+def test_calls_that_pnnx_loses_are_kept(name):
     torch.manual_seed(3)
     net = CASES[name]().eval()
     draw = integers if "integers" in name else numbers
@@ -171,17 +171,17 @@ def test_what_pnnx_loses_is_kept(name):
 
 
 def _as_many(x):
-    """Fill tensors of as many rows as a mask, and as places, select."""
-    chosen, places = x[x[:, 0] > 0], torch.where(x[:, 1] > 0)[0]
+    """Fill tensors with as many rows as a mask selects, and as nonzero finds."""
+    chosen, found = x[x[:, 0] > 0], torch.where(x[:, 1] > 0)[0]
     return (
         torch.cat((torch.full_like(chosen[:, :1], 3), chosen, torch.ones_like(chosen) * 2), 1),
-        torch.zeros_like(x[places, 0], dtype=torch.bool),
-        torch.ones_like(x[places], dtype=torch.bool),
-        torch.full_like(places, fill_value=2.9, dtype=torch.int64),
+        torch.zeros_like(x[found, 0], dtype=torch.bool),
+        torch.ones_like(x[found], dtype=torch.bool),
+        torch.full_like(found, fill_value=2.9, dtype=torch.int64),
     )
 
 
-def test_as_many_as_the_data_select():
+def test_sizes_that_depend_on_the_data():
     torch.manual_seed(6)
     net = Net(lambda net, x: _as_many(x))
     model = kuiper.from_torch(net, torch.randn(9, 4))
@@ -195,8 +195,8 @@ def test_as_many_as_the_data_select():
 
 @pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("found", [3, 7])
-def test_a_bound_for_what_the_data_select(rank, found):
-    """Whether the trace met more or fewer."""
+def test_a_bound_for_a_size_that_depends_on_the_data(rank, found):
+    """Whether the trace had more or fewer rows."""
 
     def bounded(net, x):
         chosen = x[x[:, 0] > 0]
@@ -217,7 +217,7 @@ def test_a_bound_for_what_the_data_select(rank, found):
 
 
 def _levels(package):
-    """Pool boxes by their level with a function that holds for the boxes of the trace only."""
+    """Pool boxes by level with a function that only holds for the traced number of boxes."""
 
     def _onnx_merge_levels(levels, unmerged_results):
         result = torch.zeros(len(levels), *unmerged_results[0].shape[1:])
@@ -236,7 +236,7 @@ def _levels(package):
 
 
 def _classes(package):
-    """Take of each box the mask of its class, likewise."""
+    """Take the mask of each box's class, likewise for the traced number only."""
 
     def maskrcnn_inference(x, labels):
         counts = [len(label) for label in labels]
@@ -261,8 +261,8 @@ def _classes(package):
         ("torchvision.models.detection.roi_heads", _classes),
     ],
 )
-def test_boxes_may_be_as_many_as_there_are(monkeypatch, name, make):
-    """With a module that has a function of torchvision's by its name."""
+def test_any_number_of_boxes(monkeypatch, name, make):
+    """In a module that has a function of torchvision under its name."""
     package = types.ModuleType(name)
     net = Net(make(package))
     functions = vars(package).copy()
@@ -289,8 +289,8 @@ def test_a_scripted_function_has_no_branch():
     assert torch.jit._trace.script is compiler
 
 
-def test_same_padding_goes_by_the_size_of_the_image(monkeypatch):
-    """With a package that has timm's functions by timm's names."""
+def test_same_padding_depends_on_the_size_of_the_image(monkeypatch):
+    """In a package that has timm's functions under their names."""
     package = types.ModuleType("timm.layers.conv2d_same")
     _timm(package)
     monkeypatch.setitem(sys.modules, package.__name__, package)
@@ -307,7 +307,7 @@ def test_same_padding_goes_by_the_size_of_the_image(monkeypatch):
 
 
 def _timm(package):
-    """Write into a module what the layers of timm are."""
+    """Define timm's layers in a module."""
     functional = nn.functional
 
     def pad_same(x, kernel_size, stride, dilation=(1, 1), value=0):
@@ -332,7 +332,7 @@ def _timm(package):
         setattr(package, part.__name__, part)
 
 
-def test_values_that_the_trace_freezes_are_told_with_their_lines(caplog):
+def test_values_that_the_trace_freezes_are_logged_with_their_lines(caplog):
     def function(net, x):
         if x.sum() > -1e9:
             x = x + 1
@@ -345,7 +345,7 @@ def test_values_that_the_trace_freezes_are_told_with_their_lines(caplog):
     assert lines == [f"Net: {__file__}:{first + 1}", f"Net: {__file__}:{first + 3}"]
 
 
-def test_the_module_is_left_as_it_was():
+def test_the_module_is_not_changed():
     net = CASES["layer norm without bias"]()
     kuiper.from_torch(net, numbers())
     assert net.norm.bias is None
@@ -355,7 +355,7 @@ def test_the_module_is_left_as_it_was():
     assert net.norm.bias is None
 
 
-def test_calls_that_lose_nothing_are_left_alone():
+def test_calls_that_lose_nothing_are_not_changed():
     """Powers, fills and strides that pnnx converts, with arguments in every form."""
 
     def function(net, x):

@@ -1,7 +1,7 @@
-"""The page of kuiper.report in a real browser: clicks, searches, what it looks like.
+"""The report page in a real browser: clicks, search, appearance.
 
-It wants Chromium, its driver and selenium (Debian: chromium chromium-driver; PyPI: selenium), and
-skips where one of them is missing.
+Needs Chromium, its driver and selenium (Debian: chromium chromium-driver; PyPI: selenium); skipped
+if one of them is missing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def small_page() -> str:
 
 @pytest.fixture(scope="module")
 def browser():
-    """Return a headless Chromium, driven by selenium."""
+    """Return a headless Chromium driven by selenium."""
     selenium = pytest.importorskip("selenium", reason="the browser is driven by selenium")
     assert selenium
     chromium = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
@@ -53,7 +53,7 @@ def browser():
 
 
 def open_page(browser, text: str, folder) -> None:
-    """Show a page without a network, and fail on what its program complains about."""
+    """Open a page without a network; fail on errors of its script."""
     path = folder / "page.html"
     path.write_text(text, encoding="utf-8")
     browser.execute_cdp_cmd("Network.enable", {})
@@ -88,7 +88,7 @@ def test_click_on_an_operator(browser, small_page, tmp_path):
     click_operator(browser, "gate")
     assert "%r * tanh(%c)" in one(browser, "#details").text
     assert one(browser, "#details .tree svg").is_displayed()
-    one(browser, "#details a[data-go]").click()  # a link leads to the neighbour
+    one(browser, "#details a[data-go]").click()  # a link to the neighbour
     assert "gate" not in one(browser, "#details h2").text
 
 
@@ -117,7 +117,7 @@ def view_box(browser) -> list[float]:
     return [float(value) for value in svg.get_dom_attribute("viewBox").split()]
 
 
-def test_zoom_and_move(browser, small_page, tmp_path):
+def test_zoom_and_pan(browser, small_page, tmp_path):
     from selenium.webdriver.common.action_chains import ActionChains
 
     open_page(browser, small_page, tmp_path)
@@ -168,7 +168,7 @@ def press(browser, *keys: str) -> None:
     ActionChains(browser).send_keys(*keys).perform()
 
 
-def test_keys_instead_of_a_mouse(browser, small_page, tmp_path):
+def test_keyboard_control(browser, small_page, tmp_path):
     from selenium.webdriver.common.keys import Keys
 
     open_page(browser, small_page, tmp_path)
@@ -195,7 +195,7 @@ def test_keys_instead_of_a_mouse(browser, small_page, tmp_path):
     assert one(browser, "#details h2").text == row.get_attribute("data-op")
 
 
-def test_a_page_is_dark_where_the_system_is_and_prints_light(browser, small_page, tmp_path):
+def test_the_page_follows_the_dark_mode_and_prints_light(browser, small_page, tmp_path):
     open_page(browser, small_page, tmp_path)
 
     def paper(media: str, scheme: str) -> str:
@@ -221,7 +221,7 @@ def test_a_link_to_an_operator(browser, small_page, tmp_path):
     assert one(browser, "#details h2").text == "gate"
 
 
-def test_lines_of_the_chosen_operator_are_marked_through_the_trunk(browser, tmp_path):
+def test_edges_of_the_selected_operator_are_highlighted_through_the_trunk(browser, tmp_path):
     graph = kuiper.ir.Graph()
     graph.add_operand("x", (1, 2), "f32")
     graph.add_operator("pnnx.Input", "in", outputs=["x"])
@@ -238,7 +238,7 @@ def test_lines_of_the_chosen_operator_are_marked_through_the_trunk(browser, tmp_
     click_operator(browser, "sum2")
     near = browser.find_elements("css selector", '.pane[data-graph="file"] path.near')
     named = [(p.get_dom_attribute("data-from"), p.get_dom_attribute("data-to")) for p in near]
-    # What it reads, through three pieces of the trunk, and who reads it; not what leaves elsewhere.
+    # Its inputs, through three pieces of the trunk, and its readers, but no edges between others.
     assert sorted(named, key=str) == sorted(
         [
             ("in", None),
@@ -258,7 +258,7 @@ def test_six_hundred_operators_in_a_browser(browser, tmp_path):
     assert len(page) < 5_000_000
     start = time.monotonic()
     open_page(browser, page, tmp_path)
-    # It takes a third of a second; this is for whatever grows with the square of the operators.
+    # It takes a third of a second; the limit detects quadratic time.
     assert time.monotonic() - start < 20
     field = one(browser, "#search")
     field.send_keys("op577")
@@ -267,12 +267,12 @@ def test_six_hundred_operators_in_a_browser(browser, tmp_path):
     field.send_keys(Keys.ENTER)
     assert one(browser, "#details h2").text == "op577"
     box = one(browser, '.pane[data-graph="file"] .op[data-op="op577"] rect').rect
-    assert 0 < box["y"] < 900  # it was moved into view
+    assert 0 < box["y"] < 900  # scrolled into view
     assert box["width"] > 20
 
 
 @needs_weights
-def test_a_screenshot_of_a_real_model_is_no_blank(browser, tmp_path):
+def test_a_screenshot_of_a_real_model_is_not_blank(browser, tmp_path):
     cv2 = pytest.importorskip("cv2")
     model = kuiper.load(MODELS / "nanodet_m.f16.pnnx.param")
     page = report.page(model, [np.zeros((1, 3, 320, 320), np.float32)], title="nanodet_m", runs=1)

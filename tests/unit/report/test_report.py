@@ -1,4 +1,4 @@
-"""kuiper.report: layout, pictures and the page."""
+"""kuiper.report: layout, drawings, the page, and the roofline."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ needs_weights = pytest.mark.skipif(
 
 
 def assert_is_layered(layout, edges) -> None:
-    """Fail where a box overlaps another, or an edge does not lead downwards between its ends."""
+    """Fail if boxes overlap or an edge does not lead downwards between its ends."""
     rows: dict[int, list] = {}
     for node in layout.nodes.values():
         rows.setdefault(node.layer, []).append(node)
@@ -55,12 +55,12 @@ def assert_is_layered(layout, edges) -> None:
         assert points[-1][0] == pytest.approx(target.x)
         heights = [y for _, y in points]
         assert heights == sorted(heights)
-        # One point in each layer between, so that the line leads around what stands there.
+        # One point in each layer in between, so that the line passes around the boxes there.
         assert len(points) == target.layer - source.layer + 1
 
 
 def line_to(layout, edge) -> list[tuple[float, float]]:
-    """Return the points of an edge from its source on: along the trunk, then its own."""
+    """Return the points of an edge from its source: along the trunk, then its own part."""
     trunk = [e for e in layout.edges if e.source == edge.source and e.target is None]
     points = []
     for piece in [
@@ -68,7 +68,7 @@ def line_to(layout, edge) -> list[tuple[float, float]]:
         edge,
     ]:
         if points:
-            assert piece.points[0] == points.pop()  # each begins where the one before it ends
+            assert piece.points[0] == points.pop()  # each piece begins where the previous one ends
         points += piece.points
     return points
 
@@ -87,17 +87,17 @@ def test_random_graphs_are_layered(seed):
 
 
 def test_lines_from_one_operator_share_a_trunk():
-    # As in DenseNet: everybody reads everything before it.
+    # As in DenseNet: every operator reads all operators before it.
     order = [f"n{i}" for i in range(40)]
     edges = [(a, b) for i, b in enumerate(order) for a in order[:i]]
     layout = arrange(order, edges, dict.fromkeys(order, 100.0))
     assert_is_layered(layout, edges)
-    # One line beside the boxes for each operator, not one for each edge.
+    # One line beside the boxes per operator instead of one per edge.
     assert layout.width < 100 + 2 * 39 * (GAP + 4) + 100
     assert sum(len(edge.points) for edge in layout.edges) < 4 * len(edges)
 
 
-def test_nothing_to_arrange():
+def test_an_empty_graph():
     layout = arrange([], [], {})
     assert layout.nodes == {}
     assert layout.edges == []
@@ -108,8 +108,8 @@ def test_a_chain_is_straight():
     assert len({round(node.x, 3) for node in layout.nodes.values()}) == 1
 
 
-def test_crossings_are_taken_out():
-    # Two ladders, listed crosswise: a0-b1-c0 and a1-b0-c1 need no crossing.
+def test_crossings_are_removed():
+    # Two ladders in crossed order: a0-b1-c0 and a1-b0-c1 need no crossing.
     order = ["a0", "a1", "b0", "b1", "c0", "c1"]
     edges = [("a0", "b1"), ("a1", "b0"), ("b1", "c0"), ("b0", "c1")]
     layout = arrange(order, edges, dict.fromkeys(order, 50.0))
@@ -117,7 +117,7 @@ def test_crossings_are_taken_out():
     assert (x["a0"] < x["a1"]) == (x["b1"] < x["b0"]) == (x["c0"] < x["c1"])
 
 
-def test_constants_stand_near_their_use():
+def test_constants_are_near_their_readers():
     graph = chain_graph(10)
     graph.add_operator("pnnx.Attribute", "weight", outputs=["w"])
     out = graph.operator("op9")
@@ -130,12 +130,12 @@ def test_six_hundred_operators_take_a_moment():
     graph = chain_graph(600, skip=7)
     start = time.process_time()
     layout = arrange_graph(graph)
-    assert time.process_time() - start < 10  # half a second as a rule
+    assert time.process_time() - start < 10  # usually half a second
     edges = {(o.producer.name, reader.name) for o in graph.operands for reader in o.consumers}
     assert_is_layered(layout, edges)
 
 
-# -- pictures -----------------------------------------------------------------------------------
+# -- drawings -----------------------------------------------------------------------------------
 
 
 def test_svg_shows_every_operator_and_edge():
@@ -147,7 +147,7 @@ def test_svg_shows_every_operator_and_edge():
     assert len(paths) == sum(len(o.consumers) for o in graph.operands)
 
 
-def test_names_that_are_markup():
+def test_names_that_contain_markup():
     graph = Graph()
     graph.add_operand('a<b&"', (1,), "f32")
     graph.add_operator("pnnx.Input", '</script><b>"', outputs=['a<b&"'])
@@ -159,7 +159,7 @@ def test_names_that_are_markup():
     assert data_of(page)["graphs"]["file"]['</script><b>"']["type"] == "pnnx.Input"
 
 
-def test_memory_picture_has_no_two_buffers_in_one_place():
+def test_buffers_do_not_overlap_in_the_memory_drawing():
     model = kuiper.Model(chain_graph(30, skip=5), optimize=False)
     plan = model.plan((1, 4, 8, 8))
     root = ElementTree.fromstring(report.memory_svg(plan))
@@ -193,8 +193,8 @@ def test_ticks_are_few_and_round(end, most):
     assert f"{steps.pop():e}"[0] in "125"
 
 
-def test_texts_stay_in_the_picture():
-    """A long kernel name was cut off at the left, the last time at the right."""
+def test_texts_do_not_leave_the_drawing():
+    """Neither a long kernel name at the left nor the last time at the right."""
     rows = [{"name": "a", "kind": "conv_expand_depthwise_row", "seconds": 0.01, "share": 1.0}]
     root = ElementTree.fromstring(report.timeline_svg(rows))
     for text in root.iter("{http://www.w3.org/2000/svg}text"):
@@ -204,14 +204,14 @@ def test_texts_stay_in_the_picture():
         assert left + room < float(root.get("width"))
 
 
-def test_boxes_have_room_for_what_was_fused():
+def test_boxes_have_room_for_post_ops():
     graph = chain_graph(3)
     op = graph.operator("op1")
     op.post_ops = (PostOp("nn.ReLU", {}), PostOp("nn.Hardtanh", {}))
     assert f">{heading(op)}<" in report.svg(graph)
 
 
-def test_timeline_is_as_long_as_the_steps_together():
+def test_the_timeline_is_as_long_as_the_steps_together():
     rows = [
         {"name": f"op{i}", "kind": "conv" if i % 2 else "pool", "seconds": s, "share": s / 10}
         for i, s in enumerate([1.0, 2.0, 3.0, 4.0])
@@ -222,7 +222,7 @@ def test_timeline_is_as_long_as_the_steps_together():
     widths = [float(r.get("width")) for r in steps]
     np.testing.assert_allclose(np.diff(starts), widths[:-1], atol=0.02)
     np.testing.assert_allclose(np.array(widths) / sum(widths), [0.1, 0.2, 0.3, 0.4], atol=1e-3)
-    assert len({r.get("y") for r in steps}) == 2  # a lane for each kernel
+    assert len({r.get("y") for r in steps}) == 2  # one lane per kernel
 
 
 # -- the page -----------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def small_page() -> str:
 
 
 class _References(HTMLParser):
-    """Collects what a page would load from elsewhere."""
+    """Collects the URLs that a page would load."""
 
     def __init__(self):
         super().__init__()
@@ -256,11 +256,11 @@ def test_the_page_needs_no_network(small_page):
     parser.feed(small_page)
     assert parser.found == []
     addresses = set(re.findall(r"https?://[\w./]+", small_page))
-    assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert addresses <= {"http://www.w3.org/2000/svg"}  # a name space, which is not loaded
     assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\(", small_page)
 
 
-def test_the_kernel_of_a_convolution_says_why_it_was_chosen(small_page):
+def test_the_page_says_why_an_algorithm_was_chosen(small_page):
     (title,) = re.findall(r'<span title="([^"]*)">conv_\w+</span>', small_page)
     first, *reasons = title.split("\n")
     assert first == "algorithm few_inputs"
@@ -286,7 +286,7 @@ def test_the_data_of_the_page(small_page):
     assert any(op["outputs"] and op["outputs"][0]["shape"] == [1, 8, 16, 16] for op in run.values())
 
 
-def test_fused_operators_know_where_they_went():
+def test_fused_operators_name_their_host():
     param = b"""7767517
 6 5
 pnnx.Input       in    0 1 0 #0=(1,4,8,8)f32
@@ -328,7 +328,7 @@ def test_a_page_of_every_stored_network(case):
 # -- roofline -----------------------------------------------------------------------------------
 
 
-def test_roofline_takes_what_limits():
+def test_roofline_is_the_lower_limit():
     rows = [{"seconds": 1.0, "gflops": 50.0, "gbytes": 1.0}, {"seconds": 1.0, "gflops": 1.0,
             "gbytes": 15.0}, {"seconds": 1.0, "gflops": 0.0, "gbytes": 0.0}]  # fmt: skip
     result = report.with_roofline(rows, report.Peaks(100.0, 20.0))
@@ -336,7 +336,7 @@ def test_roofline_takes_what_limits():
     assert {row["roofline"] for row in report.with_roofline(rows, None)} == {None}
 
 
-def test_roofline_asks_the_memory_that_holds_the_bytes():
+def test_roofline_uses_the_memory_level_that_holds_the_bytes():
     peaks = report.Peaks(100.0, 10.0, ((1 << 20, 40.0), (1 << 22, 20.0)))
     assert [peaks.bandwidth(n) for n in (0, 1, 1 << 20, 1 << 21, 1 << 22, 1 << 24, 1 << 30)] == [
         10.0, 40.0, 40.0, 30.0, 20.0, 10.0, 10.0
@@ -347,7 +347,7 @@ def test_roofline_asks_the_memory_that_holds_the_bytes():
     assert [row["roofline"] for row in result] == [0.25, 1.0]
 
 
-def test_steps_of_an_operator_are_taken_together():
+def test_steps_of_an_operator_are_combined():
     def row(name, type, kind, seconds, gflops, gbytes):
         return {"name": name, "type": type, "kind": kind, "seconds": seconds,
                 "share": seconds / 8, "gflops": gflops, "gbytes": gbytes}  # fmt: skip
@@ -379,7 +379,7 @@ def test_no_operator_exceeds_the_peaks():
     rows = [
         row(["conv"], 1.0, 120.0, 1.0),
         row(["winograd_gemm", "winograd_output"], 1.0, 500.0, 1.0),
-        row(["copy"], 1.0, 0.0, 15.0),  # half as fast again as memory was measured
+        row(["copy"], 1.0, 0.0, 15.0),  # 1.5 times the measured bandwidth
     ]
     assert peaks.raised(rows) == report.Peaks(120.0, 15.0, ((1 << 20, 40.0),))
     shares = [r["roofline"] for r in report.with_roofline(rows, peaks.raised(rows))]
@@ -392,13 +392,13 @@ def test_no_operator_exceeds_the_peaks():
     [
         (1 << 30, 80.0, (100.0, 80.0, 80.0)),  # memory; caches are never slower
         (1 << 21, 200.0, (200.0, 200.0, 10.0)),  # a smaller cache is never slower
-        (1 << 20, 150.0, (200.0, 100.0, 10.0)),  # between two points, both
+        (1 << 20, 150.0, (200.0, 100.0, 10.0)),  # between two points, both are raised
         (1 << 10, 200.0, (200.0, 50.0, 10.0)),
         (1 << 10, 90.0, (100.0, 50.0, 10.0)),  # nothing to raise
     ],
 )
-def test_what_disturbed_one_peak_does_not_raise_all(n_bytes, speed, expected):
-    """A measurement of memory disturbed tenfold once made caches ten times as fast."""
+def test_one_disturbed_peak_does_not_raise_the_others(n_bytes, speed, expected):
+    """A tenfold error in the bandwidth of memory once raised that of the caches tenfold."""
     peaks = report.Peaks(1.0, 10.0, ((1 << 19, 100.0), (1 << 21, 50.0)))
     row = {"kernels": ["copy"], "gflops": 0.0, "gbytes": speed, "seconds": n_bytes / speed / 1e9}
     raised = peaks.raised([row])

@@ -1,1 +1,1 @@
-"""Tests of what every other package of kuiper rests on."""
+"""Tests of ``kuiper.support``, which all other packages use."""

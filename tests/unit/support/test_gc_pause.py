@@ -1,4 +1,4 @@
-"""The collector of garbage rests while something is built, and only then."""
+"""Garbage collection is disabled while a graph or plan is built, and only then."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def as_before():
     assert gc.isenabled()
 
 
-def test_it_rests_in_the_context_and_goes_on_behind_it():
+def test_it_is_disabled_in_the_context_and_enabled_after_it():
     with no_collection():
         assert not gc.isenabled()
         with no_collection():
@@ -39,7 +39,7 @@ def test_it_rests_in_the_context_and_goes_on_behind_it():
         _ = 1 / 0
 
 
-def test_who_has_stopped_it_finds_it_stopped():
+def test_it_stays_disabled_if_it_was_disabled_before():
     gc.disable()
     try:
         with no_collection():
@@ -49,7 +49,7 @@ def test_who_has_stopped_it_finds_it_stopped():
         gc.enable()
 
 
-def test_the_last_of_several_threads_lets_it_go_on():
+def test_the_last_of_several_threads_enables_it():
     inside, leave = threading.Event(), threading.Event()
 
     def work():
@@ -83,7 +83,7 @@ def test_models_are_planned_without_it_and_run_with_it():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_process_has_its_collector():
+def test_a_child_process_collects_garbage():
     with no_collection():
         pid = os.fork()
         if pid == 0:

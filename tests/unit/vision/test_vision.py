@@ -1,4 +1,4 @@
-"""kuiper.vision: what stands before and behind a vision network."""
+"""kuiper.vision: preprocessing before and decoding after a vision network."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_presets_on_one_colour(preset, expected):
     np.testing.assert_allclose(x, np.broadcast_to(np.reshape(expected, (3, 1, 1)), x.shape), 1e-5)
 
 
-def test_sizes_of_the_imagenet_preset_are_those_of_torchvision(monkeypatch):
+def test_the_imagenet_preset_resizes_as_torchvision(monkeypatch):
     seen = []
     resize = images.resize_antialiased
 
@@ -107,7 +107,7 @@ def test_sizes_of_the_imagenet_preset_are_those_of_torchvision(monkeypatch):
     assert seen == [(256, 384), (383, 256), (256, 256), (342, 467)]
 
 
-def test_cut_is_from_the_centre():
+def test_the_crop_is_centred():
     image = np.zeros((40, 80, 3), np.uint8)
     image[10:30, 30:50] = 255
     how = Preprocessing(mean=(0,), std=(1,), size=(20, 20), resize=40)
@@ -115,7 +115,7 @@ def test_cut_is_from_the_centre():
     assert (x == 1).all()
 
 
-def test_squeezing_keeps_all_of_the_photo():
+def test_squeezing_keeps_the_whole_photo():
     image = np.zeros((40, 80, 3), np.uint8)
     image[:, 40:] = 255
     how = Preprocessing(mean=(0,), std=(1,), size=(20, 20), crop=False)
@@ -125,7 +125,7 @@ def test_squeezing_keeps_all_of_the_photo():
 
 
 def triangle_resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Antialiased bilinear, pixel by pixel in float64."""
+    """Resize bilinearly with antialiasing, pixel by pixel in float64."""
 
     def taps(length: int, new_length: int, position: int) -> list[float]:
         step = length / new_length
@@ -150,11 +150,11 @@ def test_antialiased_resize(new_shape):
     assert resized.dtype == np.uint8
     expected = triangle_resize(image, *new_shape)
     assert expected.std() > 10
-    np.testing.assert_allclose(resized, expected, rtol=0, atol=0.51)  # rounded to whole numbers
+    np.testing.assert_allclose(resized, expected, rtol=0, atol=0.51)  # rounded to integers
 
 
 def test_antialiased_resize_of_a_large_photo():
-    # Smooth content, so that the averaging by whole factors may not be seen in the result.
+    # Smooth content, so that averaging by integer factors first does not show in the result.
     y, x = np.mgrid[:900, :1200] / 100
     image = np.stack([128 + 100 * np.sin(x + k * y) for k in range(3)], axis=2).astype(np.uint8)
     large = images.resize_antialiased(image, 60, 80).astype(int)
@@ -164,17 +164,17 @@ def test_antialiased_resize_of_a_large_photo():
     assert np.abs(large - direct).max() < 2
 
 
-def test_antialiasing_sees_every_pixel():
-    # A chessboard of single pixels is grey from afar; four taps out of 64 would still see it.
+def test_antialiasing_reads_every_pixel():
+    # A chessboard of single pixels averages to grey; four taps out of 64 would show the pattern.
     image = np.indices((160, 160)).sum(axis=0)[:, :, None] % 2 * np.full(3, 255)
     grey = images.resize_antialiased(image.astype(np.uint8), 21, 21)
     assert np.abs(grey.astype(int) - 127).max() <= 8
 
 
-# -- from scores to guesses ------------------------------------------------------------------
+# -- scores to guesses -----------------------------------------------------------------------
 
 
-def test_softmax_is_for_scores_only():
+def test_softmax_is_applied_to_logits_only():
     scores = np.array([[1.0, 3.0, 1000.0], [0.0, 0.0, 0.0]], np.float32)
     np.testing.assert_allclose(probabilities(scores), [[0, 0, 1], [1 / 3] * 3], atol=1e-6)
     ready = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]], np.float32)
@@ -183,7 +183,7 @@ def test_softmax_is_for_scores_only():
     np.testing.assert_allclose(probabilities(logarithms), [[0.2, 0.3, 0.5]], atol=1e-6)
 
 
-def test_best_guesses_come_in_order_and_ties_by_index():
+def test_guesses_are_in_order_and_ties_by_index():
     guesses = best_guesses(np.array([0.1, 0.4, 0.1, 0.4]), ["a", "b", "c", "d"], 3)
     assert [(guess.index, guess.label) for guess in guesses] == [(1, "b"), (3, "d"), (0, "a")]
 
@@ -193,7 +193,7 @@ def test_labels_without_a_file():
     assert load_labels(None, 2) == ["class 0", "class 1"]
 
 
-def test_guesses_make_room_on_small_pictures():
+def test_guesses_fit_small_pictures():
     guesses = [Guess(0, "first", 0.9), Guess(1, "second", 0.1)]
     image = np.full((20, 40, 3), 100, np.uint8)
     picture = draw_guesses(image, guesses)
@@ -208,7 +208,7 @@ def test_guesses_make_room_on_small_pictures():
 # -- files -------------------------------------------------------------------------------------
 
 
-def test_pictures_are_found_below_folders(tmp_path):
+def test_pictures_are_found_in_subfolders(tmp_path):
     (tmp_path / "sub").mkdir()
     for name in ("b.png", "sub/a.JPG", "clip.mp4", "notes.txt"):
         (tmp_path / name).write_bytes(b"")
@@ -218,13 +218,13 @@ def test_pictures_are_found_below_folders(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x.png", "new folder/x.png"])
-def test_pictures_survive_saving(tmp_path, name):
+def test_pictures_are_saved_without_loss(tmp_path, name):
     picture = np.random.default_rng(1).integers(0, 256, (9, 7, 3), dtype=np.uint8)
     save_image(tmp_path / name, picture)
     np.testing.assert_array_equal(load_image(tmp_path / name), picture)
 
 
-def test_a_suffix_that_cannot_be_written(tmp_path):
+def test_an_unsupported_suffix(tmp_path):
     with pytest.raises(ValueError, match=r"cannot write a picture with the suffix '\.txt'"):
         save_image(tmp_path / "x.txt", one_colour(4, 4))
 
@@ -256,7 +256,7 @@ def test_bundled_models_are_found_in_the_data_package(monkeypatch, tmp_path):
     assert find_model("u2netp") == package / "u2netp.f16.pnnx.param"
 
 
-def test_models_that_are_nowhere(monkeypatch, tmp_path):
+def test_missing_models(monkeypatch, tmp_path):
     monkeypatch.delenv("KUIPER_MODELS", raising=False)
     monkeypatch.setattr(
         model_zoo.kuiper, "__file__", str(tmp_path / "lib" / "kuiper" / "__init__.py")
@@ -280,7 +280,7 @@ def test_models_that_are_nowhere(monkeypatch, tmp_path):
         ((50, 100), (64, 256), 64, 0),
     ],
 )
-def test_letterbox_keeps_proportions_and_leads_back(shape, size, left, top):
+def test_letterbox_keeps_proportions_and_can_be_inverted(shape, size, left, top):
     image = np.full((*shape, 3), 200, np.uint8)
     canvas, where = letterbox(image, size, 7)
     assert canvas.shape == (*size, 3)
@@ -294,13 +294,13 @@ def test_letterbox_keeps_proportions_and_leads_back(shape, size, left, top):
     np.testing.assert_allclose(back, [0, 0, shape[1], shape[0]], atol=1 / where.scale)
 
 
-def test_boxes_are_cut_at_the_border_of_the_picture():
+def test_boxes_are_clipped_to_the_picture():
     _, where = letterbox(one_colour(100, 200), (64, 64))
     np.testing.assert_allclose(where.to_picture(np.array([[-9.0, -9, 99, 99]])), [[0, 0, 200, 100]])
 
 
 def slow_suppression(boxes, scores, classes, iou):
-    """Greedy suppression, pair by pair."""
+    """Suppress greedily, pair by pair."""
 
     def overlap(a, b):
         width = min(a[2], b[2]) - max(a[0], b[0])
@@ -318,7 +318,7 @@ def slow_suppression(boxes, scores, classes, iou):
 
 
 @pytest.mark.parametrize("iou", [0.0, 0.3, 0.5, 1.0])
-def test_suppression_against_pair_by_pair(iou):
+def test_suppression_equals_the_pairwise_definition(iou):
     rng = np.random.default_rng(5)
     corners = rng.uniform(0, 60, (200, 2))
     boxes = np.concatenate([corners, corners + rng.uniform(5, 40, (200, 2))], axis=1)
@@ -328,7 +328,7 @@ def test_suppression_against_pair_by_pair(iou):
     assert iou == 1 or 0 < len(kept) < 200
 
 
-def test_suppression_of_nothing_and_up_to_a_limit():
+def test_suppression_of_no_boxes_and_with_a_limit():
     nothing = non_maximum_suppression(np.zeros((0, 4)), np.zeros(0), np.zeros(0, int))
     assert (nothing.shape, nothing.dtype.kind) == ((0,), "i")
     boxes = np.arange(40.0).reshape(10, 4) * 100
@@ -341,7 +341,7 @@ def test_suppression_of_nothing_and_up_to_a_limit():
 def test_yolov5_columns():
     rows = np.zeros((1, 3, 7), np.float32)
     rows[0, 0] = [50, 40, 20, 10, 0.9, 0.1, 0.8]
-    rows[0, 1] = [50, 40, 20, 10, 0.1, 1.0, 1.0]  # nothing there
+    rows[0, 1] = [50, 40, 20, 10, 0.1, 1.0, 1.0]  # low confidence
     ((boxes, scores),) = detection.decode_yolov5([rows], (64, 64), 0.25)
     np.testing.assert_allclose(boxes, [[40, 35, 60, 45]])
     np.testing.assert_allclose(scores, [[0.09, 0.72]], rtol=1e-6)
@@ -359,7 +359,7 @@ def test_yolov8_columns(factors):
 
 
 def test_nanodet_columns():
-    size = (64, 32)  # places: 8x4, 4x2, 2x1
+    size = (64, 32)  # cells: 8x4, 4x2, 2x1
     y = np.full((1, 42, 3 + 32), -20, np.float32)
     y[0, :, :3] = 0
     y[0, 32 + 5, 1] = 0.7  # stride 16, row 2, column 1: centre (24, 40)
@@ -395,12 +395,12 @@ def test_end2end_columns():
         ([(1, 300, 6)], "end2end"),
     ],
 )  # fmt: skip
-def test_shapes_tell_the_decoder(shapes, expected):
+def test_shapes_select_the_decoder(shapes, expected):
     outputs = [np.zeros(shape, np.float32) for shape in shapes]
     assert detection.guess_decoder(outputs, (320, 320)) == expected
 
 
-def test_shapes_of_no_detector():
+def test_shapes_without_a_decoder():
     with pytest.raises(ValueError, match=r"\(1, 1000\) .* 320x320"):
         detection.guess_decoder([np.zeros((1, 1000))], (320, 320))
 
@@ -413,12 +413,12 @@ def test_nanodet_finds_the_cat():
     ((cat,),) = Detector("nanodet_m")([load_image(PHOTOS / "chelsea.png")])
     assert (cat.index, cat.label) == (15, "cat")
     assert cat.score == pytest.approx(0.74, abs=0.005)
-    # The head and the paws fill the photo from the left border to beyond its middle.
+    # The head and the paws extend from the left border beyond the middle of the photo.
     np.testing.assert_allclose(cat.box, [1.6, 1.6, 429.8, 295.5], atol=3)
 
 
 @needs_weights
-def test_detections_of_a_batch_are_those_of_single_pictures():
+def test_detections_of_a_batch_equal_those_of_single_pictures():
     photos = [load_image(PHOTOS / name) for name in ("coffee.png", "chelsea.png", "rocket.jpg")]
     detector = Detector()
     together = detector(photos)
@@ -450,21 +450,21 @@ def test_u2netp_separates_the_cat():
     assert (mask.shape, mask.dtype) == (photo.shape[:2], np.float32)
     assert 0 <= mask.min() < 0.01
     assert 0.99 < mask.max() <= 1
-    assert mask[150, 200] > 0.95  # her face
-    assert mask[:, -15:].mean() < 0.1  # the wall behind her
+    assert mask[150, 200] > 0.95  # the face
+    assert mask[:, -15:].mean() < 0.1  # the wall in the background
 
 
 @needs_weights
 def test_selfie_separates_the_astronaut():
     photo = load_image(PHOTOS / "astronaut.png")
     (mask,) = Segmenter("selfie")([photo])
-    assert mask[150, 220] > 0.95  # her face
+    assert mask[150, 220] > 0.95  # the face
     assert mask[60, 20] < 0.1  # the flag
     assert Segmenter("selfie").classes([photo])[0][150, 220] == 1
 
 
 def scores_model(channels: int, tail: str = ""):
-    """Return a model whose output is its input, of so many channels: scores to be told ahead."""
+    """Return a model with `channels` channels whose output is its input, so tests set scores."""
     return kuiper.load(
         f"""7767517
 3 2
@@ -491,11 +491,11 @@ def test_several_classes():
     segmenter = Segmenter(scores_model(3))
     (classes,) = segmenter.classes([image])
     np.testing.assert_array_equal(classes, np.repeat([[0] * 4 + [2] * 4], 8, axis=0))
-    (mask,) = segmenter([image])  # everything but class 0
+    (mask,) = segmenter([image])  # all classes but 0
     assert mask[0, 0] < 0.5 < mask[0, 7]
 
 
-def test_segmenters_that_cannot_be():
+def test_invalid_segmenters():
     with pytest.raises(ValueError, match="kind 'net', expected one of u2net"):
         Segmenter(scores_model(1), "net")
 
@@ -504,7 +504,7 @@ def test_segmenters_that_cannot_be():
 def test_lanczos_weights(length, new_length):
     weights = images.lanczos_weights(length, new_length)
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-5)
-    # A straight line stays one, but for the borders, where the window is cut.
+    # A linear ramp stays linear, except at the borders, where the window is clipped.
     line = weights @ np.arange(length, dtype=np.float32)
     inner = slice(4 * new_length // 20, -4 * new_length // 20)
     expected = (np.arange(new_length) + 0.5) * length / new_length - 0.5
@@ -512,7 +512,7 @@ def test_lanczos_weights(length, new_length):
 
 
 @pytest.mark.parametrize("new_shape", [(40, 53), (90, 17), (7, 131)])
-def test_lanczos_resize_is_the_product_with_all_weights(new_shape):
+def test_lanczos_resize_equals_the_product_with_all_weights(new_shape):
     image = np.random.default_rng(5).integers(0, 256, (90, 131, 3), dtype=np.uint8)
     rows, columns = (
         images.lanczos_weights(n, m) for n, m in zip((90, 131), new_shape, strict=True)
@@ -521,7 +521,7 @@ def test_lanczos_resize_is_the_product_with_all_weights(new_shape):
     expected = np.clip(np.einsum("ai,ibc->abc", rows, half, dtype=np.float64), 0, 255)
     resized = images.resize_lanczos(image, *new_shape)
     assert (resized.dtype, resized.shape) == (np.uint8, (*new_shape, 3))
-    # A half that rounds the other way in the first product moves the second by its weight.
+    # If a half rounds the other way in the first product, the second changes by its weight.
     assert np.abs(resized - expected).max() < 1.01
     assert np.mean(np.abs(resized - expected) <= 0.5001) > 0.99
 
@@ -543,7 +543,7 @@ def test_overlay_and_cut_out():
     np.testing.assert_array_equal(cut[:, :, :3], image)
 
 
-def test_boxes_are_drawn_where_they_are():
+def test_boxes_are_drawn_at_their_coordinates():
     image = np.full((200, 300, 3), 128, np.uint8)
     found = [Detection(3, "thing", 0.8, (50.0, 60.0, 250.0, 180.0))]
     picture = draw_detections(image, found)
@@ -559,32 +559,32 @@ def test_labels_do_not_hide_each_other():
     image = np.full((140, 200, 3), 128, np.uint8)
     boxes = [(55.0, 4.0, 143.0, 114.0), (2.0, 1.0, 161.0, 131.0), (3.0, 2.0, 165.0, 133.0)]
     found = [Detection(i, f"thing {i}", 0.8 - i / 10, box) for i, box in enumerate(boxes)]
-    # What each label looks like alone is there entirely when all are drawn.
+    # Each label is drawn completely even when all are drawn.
     together = draw_detections(image, found)
-    places = []
+    taken = []
     for thing in found:
         text = f"{thing.label} {thing.score:.2f}"
         box = tuple(round(value) for value in thing.box)
-        places.append(drawing._label_place(image, text, box, places))
-        left, top, right, bottom = places[-1]
+        taken.append(drawing._label_place(image, text, box, taken))
+        left, top, right, bottom = taken[-1]
         assert 0 <= left < right <= 200
         assert 0 <= top < bottom <= 140
         bar = together[top + 1 : bottom, left + 1 : right]
         assert np.mean((bar == class_colour(thing.index)).all(axis=2)) > 0.3
-    for i, place in enumerate(places):
-        assert not any(drawing._common_area(place, other) for other in places[:i])
+    for i, area in enumerate(taken):
+        assert not any(drawing._common_area(area, other) for other in taken[:i])
 
 
 @pytest.mark.parametrize("shape", [(300, 1600), (60, 900), (2, 2000), (1, 1), (3000, 2)])
-def test_all_guesses_are_on_pictures_of_any_shape(shape):
+def test_all_guesses_fit_pictures_of_any_shape(shape):
     guesses = [Guess(i, f"class {i}", 0.2) for i in range(5)]
     picture = draw_guesses(np.full((*shape, 3), 90, np.uint8), guesses)
     assert picture.shape[1] >= 320
-    lit = (picture > 150).all(axis=2).any(axis=1)  # rows with letters: five lines of them
+    lit = (picture > 150).all(axis=2).any(axis=1)  # rows with letters of the five lines
     starts = np.flatnonzero(np.diff(lit.astype(int)) == 1)
     assert len(starts) == 5
     if shape[0] >= 300:
-        assert (picture[-1] == 90).all(axis=1).any()  # some of the picture is left to see
+        assert (picture[-1] == 90).all(axis=1).any()  # part of the picture stays visible
 
 
 @pytest.mark.parametrize(
@@ -596,14 +596,14 @@ def test_all_guesses_are_on_pictures_of_any_shape(shape):
         (b"\x89PNG\r\n\x1a\n broken", "it is damaged"),
     ],
 )
-def test_a_file_that_is_no_picture_says_what_it_is(tmp_path, content, said):
+def test_a_file_that_is_not_a_picture_is_described(tmp_path, content, said):
     path = tmp_path / "x.png"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"x.png: not an image .*{said}"):
         images.load_image(path)
 
 
-def test_colours_of_neighbours_differ():
+def test_colours_of_adjacent_classes_differ():
     colours = {class_colour(index) for index in range(80)}
     assert len(colours) == 80
 
@@ -620,8 +620,8 @@ def test_classifier_takes_a_model_or_a_name():
     assert by_name.label == "Egyptian cat"
 
 
-def test_a_line_of_pixels_is_not_enlarged_beyond_all_bounds():
-    """The short side of 2 x 20,000 pixels becomes 256, the long one would 2,560,000."""
+def test_the_enlargement_of_a_line_of_pixels_is_bounded():
+    """The short side of 2 x 20,000 pixels becomes 256; the long one would become 2,560,000."""
     column = np.random.default_rng(0).integers(0, 256, (2, 20_001, 3), np.uint8)
     how = replace(PRESETS["imagenet"], size=(224, 224))
     tracemalloc.start()
@@ -629,7 +629,7 @@ def test_a_line_of_pixels_is_not_enlarged_beyond_all_bounds():
     assert tracemalloc.get_traced_memory()[1] < 50e6
     tracemalloc.stop()
     assert y.shape == (3, 224, 224)
-    # What is left is the middle: as of a shorter line, as long as that is not cut short itself.
+    # The centre is kept, as for a shorter line that is not cropped.
     np.testing.assert_allclose(y, preprocess(column[:, 9_900:10_101], how), atol=1e-5)
     assert preprocess(column.transpose(1, 0, 2), how).shape == (3, 224, 224)
 
@@ -646,7 +646,7 @@ def test_pictures_from_open_files(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".avi", ".mp4", ".mkv"])
-def test_videos_survive_writing(tmp_path, suffix):
+def test_videos_can_be_written_and_read(tmp_path, suffix):
     path = tmp_path / "new" / f"clip{suffix}"
     with VideoWriter(path, 10) as writer:
         for value in (0, 120, 240):
@@ -661,7 +661,7 @@ def test_videos_survive_writing(tmp_path, suffix):
     assert np.allclose(means, [0, 120, 240], atol=6)
 
 
-def test_a_video_without_frames_is_no_file(tmp_path):
+def test_a_video_without_frames_makes_no_file(tmp_path):
     with VideoWriter(tmp_path / "clip.avi"):
         pass
     assert not [*tmp_path.iterdir()]
@@ -689,15 +689,15 @@ def test_a_codec_that_opencv_lacks(tmp_path, monkeypatch):
         (b"\x00\x00\x00\x20ftypisom", "only a part of a file"),
     ],
 )
-def test_a_file_that_is_no_video_says_what_it_is(tmp_path, capfd, content, said):
+def test_a_file_that_is_not_a_video_is_described(tmp_path, capfd, content, said):
     path = tmp_path / "clip.avi"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=said):
         VideoReader(path)
-    assert "cap" not in capfd.readouterr().err  # what OpenCV calls its readers
+    assert "cap" not in capfd.readouterr().err  # OpenCV's name of its readers
 
 
-def test_cameras_that_are_not_there(monkeypatch):
+def test_missing_cameras(monkeypatch):
     with pytest.raises(ValueError, match="there is no camera 97 that OpenCV can open"):
         VideoReader("97")
     monkeypatch.setattr(sys, "platform", "linux")
