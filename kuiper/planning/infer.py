@@ -180,12 +180,12 @@ def leaf_operands(operand: Operand) -> list[Operand]:
     return [operand]
 
 
-def tensors_in(value: Any) -> Iterator[Any]:
-    """Yield the tensor (a spec or a view), or those in a (nested) list."""
-    if isinstance(value, TensorSpec | TensorView):
+def tensors_in(value: Any, kinds: Any = (TensorSpec, TensorView)) -> Iterator[Any]:
+    """Yield the tensor (a spec or a view, unless `kinds` says otherwise), or those in a list."""
+    if isinstance(value, kinds):
         yield value
     elif isinstance(value, StaticValue):
-        yield from tensors_in(value.value)
+        yield from tensors_in(value.value, kinds)
     elif isinstance(value, tuple | list):
         for item in value:
-            yield from tensors_in(item)
+            yield from tensors_in(item, kinds)

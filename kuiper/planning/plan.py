@@ -98,7 +98,7 @@ class Plan:
     steps : tuple of (Step or PythonStep)
     inputs : tuple of TensorSpec
     outputs : tuple
-        A TensorSpec per output, or the value itself where it is known while planning.
+        A TensorSpec per output, or its value if that is known while planning.
     output_counts : tuple of int
         Number of `outputs` of each operand that the graph returns: 1 for a tensor, more for a list.
     arena_bytes : int

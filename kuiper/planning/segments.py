@@ -221,7 +221,7 @@ class _Segment:
         return seconds
 
     def _inputs(self, values: Mapping[str, Any]) -> list[np.ndarray]:
-        return [array for name in self._taken for array in _arrays_in(values[name])]
+        return [array for name in self._taken for array in tensors_in(values[name], np.ndarray)]
 
     def _store(self, values: dict[str, Any], results: Sequence[np.ndarray]) -> None:
         # The outputs of a plan include the known values in lists.
@@ -315,18 +315,10 @@ def _key(value: Any, is_pinned: bool) -> Any:
     return None  # a known value, which the previous segment determines
 
 
-def _arrays_in(value: Any) -> Iterator[np.ndarray]:
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _arrays_in(item)
-
-
 def _output_arrays(value: Any) -> list[np.ndarray]:
     """Return the arrays that the caller gets for an output."""
     if isinstance(value, np.ndarray | tuple):
-        return list(_arrays_in(value))
+        return list(tensors_in(value, np.ndarray))
     tensors = list(tensors_in(value))
     if tensors:
         return [np.array(tensor.constant, tensor.dtype) for tensor in tensors]
