@@ -21,7 +21,7 @@ from kuiper.planning.plan import PythonStep
 if TYPE_CHECKING:
     from kuiper.planning.planner import Planner
 
-__all__ = ["Binder", "lies_as", "same_memory"]
+__all__ = ["Binder", "has_layout", "same_memory"]
 
 
 class Binder:
@@ -111,7 +111,7 @@ class Binder:
         if order == "padded_rows" and target is not None:
             order = "contiguous"
         joins = find_record(self.operator.type).joined_axis is not None
-        if target is not None and (joins or lies_as(target, order)):
+        if target is not None and (joins or has_layout(target, order)):
             planner.define(operand, target)
             return target
         if reuse is not None and target is None and self._may_overwrite(reuse, spec, order):
@@ -137,7 +137,7 @@ class Binder:
             value.buffer.kind != BufferKind.ARENA
             or value.shape != spec.shape
             or value.dtype != spec.dtype
-            or not lies_as(value, layout)
+            or not has_layout(value, layout)
             or any(n > 1 and s == 0 for n, s in zip(value.shape, value.strides, strict=True))
         ):
             return False
@@ -281,7 +281,7 @@ def same_memory(a: TensorView, b: TensorView) -> bool:
     return a.buffer is b.buffer and a.offset == b.offset and a.same_layout(b)
 
 
-def lies_as(value: TensorView, layout: str | Sequence[int]) -> bool:
+def has_layout(value: TensorView, layout: str | Sequence[int]) -> bool:
     """Tell whether a view has a layout: a word, or the order of axes from the slowest."""
     if isinstance(layout, str):
         return value.is_channels_last if layout == "channels_last" else value.is_contiguous

@@ -40,7 +40,7 @@ from kuiper.ir.view import (
 from kuiper.ops import find_record, record_or_none
 from kuiper.ops.core.schema import StaticValue, resolve
 from kuiper.planning.arena import arrange, guard_bytes
-from kuiper.planning.binder import Binder, lies_as, same_memory
+from kuiper.planning.binder import Binder, has_layout, same_memory
 from kuiper.planning.infer import (
     attribute_specs,
     call_record,
@@ -246,7 +246,7 @@ class Planner:
             if not movable:
                 continue
             target = self.targets.get(output)
-            if target is None or not lies_as(target, layout):
+            if target is None or not has_layout(target, layout):
                 target = self.allocate(spec.shape, spec.dtype, layout)
                 self.targets[output] = target
             self.aliases.setdefault(target.buffer, set()).add(output)
