@@ -1,11 +1,11 @@
 """Convolution drivers: tiling, borders and addresses around the GEMM and depthwise micro-kernels.
 
-All of them write channels-last images, and none builds an im2col matrix.
+All of them write channels-last images and build no im2col matrix.
 
 ``ConvStep``
     Implicit GEMM.  A tile is up to mr output pixels by one panel of nr output channels; the
     micro-kernel gets one pointer per pixel and tap.  A transposed convolution runs once for each
-    phase of its stride: all output pixels of a phase see the same taps.
+    phase of its stride: all output pixels of a phase have the same taps.
 ``FewInputsConvStep``
     For few input channels, such as the three of a photo.  The channels of one tap are too short an
     inner loop, so the loop runs along a row of the filter, directly on the caller's NCHW array.
@@ -18,7 +18,7 @@ import numpy as np
 from libc.string cimport memcpy, memset
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._kernels.conv.epilogue cimport make_epilogue, epilogue_t, finish_tile
+from kuiper._kernels.conv.epilogue cimport epilogue_t, finish_tile, make_epilogue, residual_at
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport (
     DW_ROW, FEW_OUTPUTS, dwrow_fn, kernels_t, prefetch_distance, row_kernel,
@@ -48,32 +48,32 @@ cdef extern from *:
 # -- implicit GEMM -----------------------------------------------------------------------------
 
 cdef enum:
-    EPILOGUE_COLUMNS = 256
+    EPILOGUE_COLUMNS = 256       # columns per call of a post-op, if a tile has several panels
     BLOCK_BYTES = 256 * 1024     # input that stays in the L2 cache from panel to panel
-    MIN_TILES = 8              # per block
+    MIN_TILES = 8                # per block
     PANEL_BYTES = 512 * 1024     # larger weights do not stay in the L2 cache beside the input
     # Outputs above these sizes are prefetched for writing; measured for each driver.
     FETCHED_BYTES = 1 << 23
     FETCHED_ROW_BYTES = 1 << 22
 
 
-# Columns of the tile for few output channels.
+# Output channels of a few-output-channel convolution, at most.
 MAX_FEW_COLUMNS = FEW_OUTPUTS
 
 
 cdef struct conv_t:
     const kernels_t* kernels
     const window_t* window
-    ref_t x
-    ref_t weight
-    ref_t y
-    ref_t scratch
-    const float* zeros
+    ref_t x                      # (n, in_h, in_w, groups * in_channels)
+    ref_t weight                 # (phases, groups, panels, 1 + taps * in_channels, nr)
+    ref_t y                      # (n, out_h, out_w, groups * out_channels)
+    ref_t scratch                # (taps, mr) pointers
+    const float* zeros           # (in_channels,)
     Py_ssize_t groups
     Py_ssize_t in_channels       # of one group
     Py_ssize_t out_channels      # of one group
     bint panel_major             # all tiles of a panel before the next panel
-    bint few_outputs               # use the tile for few output channels
+    bint few_outputs             # use the tile for few output channels
     Py_ssize_t x_bytes
     bint fetches                 # prefetch the output lines of a tile before computing it
     epilogue_t epilogue
@@ -138,9 +138,9 @@ cdef Py_ssize_t n_tiles(const conv_t* p, const phase_t* phase) noexcept nogil:
 
 
 cdef inline Py_ssize_t n_runs(const window_t* w, const phase_t* phase) noexcept nogil:
-    """Count the runs of a phase: pixels at a constant distance in the output.
+    """Return the number of runs of a phase: the batch, one image or one row each.
 
-    A run is the whole batch, one image, or one row.
+    The pixels of a run have a constant distance in the output.
     """
     if w.out_step_w > 1 or w.out_step > 1 or phase.width < w.out_w:
         return w.n * phase.height
@@ -154,7 +154,7 @@ cdef inline Py_ssize_t run_pixels(const window_t* w, const phase_t* phase) noexc
 cdef Py_ssize_t pixel_blocks(const conv_t* p, Py_ssize_t n_shards) noexcept nogil:
     """Return the number of blocks per thread; a block is read once for all panels and phases.
 
-    1 means no blocks: threads then share tiles x panels, which balances small images.
+    1 means no blocks: shards are then ranges of tiles x panels, which balance small images.
     """
     cdef const window_t* w = p.window
     cdef Py_ssize_t f, tiles = 1 << 40, panel_bytes = 0, blocks
@@ -172,9 +172,9 @@ cdef Py_ssize_t pixel_blocks(const conv_t* p, Py_ssize_t n_shards) noexcept nogi
 cdef void conv_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Cross-correlation of images with packed filters, plus post-ops.
+    """Cross-correlate images with packed filters and apply the epilogue.
 
-    Layout : x (n, h, w, groups * ic) -> y (n, oh, ow, groups * oc), pitched
+    Layout : x (n, h, w, groups * ic) -> y (n, oh, ow, groups * oc), any row strides
     Needs  : packed weights for the table's tile; positive strides
     Threads: over tiles of pixels x panels of channels; the sum over taps is never split
     Source : torch.nn.Conv2d, torch.nn.ConvTranspose2d
@@ -207,7 +207,7 @@ cdef void conv_tiles(
     cdef const kernels_t* kernels = p.kernels
     cdef const float* x = <const float*> at(slots, p.x)
     cdef const float* weight = <const float*> at(slots, p.weight)
-    cdef const float* residual = NULL
+    cdef const float* residual
     cdef float* y = <float*> at(slots, p.y)
     cdef const float** rows = <const float**> at(slots, p.scratch)
     cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr
@@ -217,9 +217,6 @@ cdef void conv_tiles(
     cdef Py_ssize_t at_tile = -1, at_group = -1, pixel = 0, m = 0, pending = 0
     cdef Py_ssize_t ldy = w.out_step_w * w.ldy, ldr = w.out_step_w * p.epilogue.ldr
     cdef float* y_tile
-    cdef const float* r_tile
-    if p.epilogue.has_residual:
-        residual = <const float*> at(slots, p.epilogue.residual)
     while q < stop:
         if p.panel_major:
             tile, panel, group = q % tiles, q // tiles % panels, q // tiles // panels
@@ -234,13 +231,11 @@ cdef void conv_tiles(
             pixel = output_pixel(w, phase, pixel)
         n = min(nr, p.out_channels - panel * nr)
         y_tile = y + pixel * w.ldy + group * p.out_channels + panel * nr
-        r_tile = NULL
-        if residual != NULL:
-            r_tile = (
-                residual + pixel * p.epilogue.ldr + group * p.out_channels + panel * nr
-            )
+        residual = residual_at(
+            &p.epilogue, slots, pixel * p.epilogue.ldr + group * p.out_channels + panel * nr
+        )
         if p.fetches:
-            # Prefetch the output lines for writing; computing the tile hides the latency.
+            # Prefetch the output lines for writing; the tile hides the latency.
             for i in range(m):
                 fetch(y_tile + i * ldy)
                 fetch(y_tile + i * ldy + n - 1)
@@ -248,7 +243,8 @@ cdef void conv_tiles(
             kernels.f32_few_outputs(
                 m, phase.n_taps, p.in_channels, <const float* const*> rows, weight + phase.weight,
                 y_tile, ldy, n,
-                r_tile if p.epilogue.residual_in_tile else NULL, ldr, p.epilogue.lo, p.epilogue.hi,
+                residual if p.epilogue.residual_in_tile else NULL, ldr,
+                p.epilogue.lo, p.epilogue.hi,
             )
         else:
             kernels.f32_gemm[m](
@@ -256,16 +252,17 @@ cdef void conv_tiles(
                 weight + phase.weight + (group * panels + panel) * depth,
                 prefetch_distance(tile, depth, nr) if p.panel_major else 0,
                 y_tile, ldy, n,
-                r_tile if p.epilogue.residual_in_tile else NULL, ldr, p.epilogue.lo, p.epilogue.hi,
+                residual if p.epilogue.residual_in_tile else NULL, ldr,
+                p.epilogue.lo, p.epilogue.hi,
             )
         q += 1
         # Run the post-ops on several panels at once: longer rows, still in the cache.
         pending += n
         if p.panel_major or q == stop or panel + 1 == panels or pending >= EPILOGUE_COLUMNS:
             n -= pending
-            if r_tile != NULL:
-                r_tile += n
-            finish_tile(&p.epilogue, m, pending, y_tile + n, ldy, r_tile, ldr)
+            if residual != NULL:
+                residual += n
+            finish_tile(&p.epilogue, m, pending, y_tile + n, ldy, residual, ldr)
             pending = 0
 
 
@@ -277,7 +274,7 @@ include "depthwise.pxi"
 
 def conv2d(const float[:, :, :, ::1] x, const float[:, :, :, ::1] weight, bias=None, *,
            stride=(1, 1), padding=(0, 0), dilation=(1, 1), int groups=1, int n_threads=1):
-    """Convolve channels-last images, without graph or plan: to learn from, to test and to measure.
+    """Convolve channels-last images without graph or plan, for learning, tests and measurements.
 
     Parameters
     ----------

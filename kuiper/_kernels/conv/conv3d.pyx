@@ -1,8 +1,8 @@
 """Convolution of volumes: implicit GEMM as in ``conv.pyx``, with one axis more.
 
-Volumes lie as (n, depth, height, width, channels) without gaps.  A tile is some output voxels by
-one panel of output channels; the micro-kernel gets one pointer per voxel and tap, to a row of zeros
-where the tap meets the border.  A transposed convolution is the same once for each phase of its
+Volumes have shape (n, depth, height, width, channels) without gaps.  A tile is up to mr output
+voxels by one panel of output channels; the micro-kernel gets one pointer per voxel and tap, to a
+row of zeros for a tap outside the volume.  A transposed convolution runs once for each phase of its
 stride.
 """
 
@@ -12,7 +12,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._kernels.conv.epilogue cimport make_epilogue, epilogue_t, finish_tile
+from kuiper._kernels.conv.epilogue cimport epilogue_t, finish_tile, make_epilogue, residual_at
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport kernels_t, prefetch_distance
 
@@ -22,30 +22,30 @@ from kuiper.ir.view import Buffer, TensorView, contiguous_strides
 from kuiper.errors import InputError
 
 cdef struct volume_tap_t:
-    Py_ssize_t[3] place      # offset from the voxel's origin in the input, per axis
+    Py_ssize_t[3] delta      # from the output voxel's origin in the input, in voxels per axis
     Py_ssize_t offset        # the same in elements
 
 cdef struct volume_phase_t:
     Py_ssize_t[3] first      # first output voxel of the phase
     Py_ssize_t[3] extent     # output voxels in the phase
     Py_ssize_t n_taps
-    volume_tap_t* taps
+    volume_tap_t* taps       # (n_taps,)
     Py_ssize_t weight        # start of its panels, in elements
 
 cdef struct volume_window_t:
-    Py_ssize_t n
-    Py_ssize_t[3] x_extent
+    Py_ssize_t n             # volumes
+    Py_ssize_t[3] x_extent   # depth, height, width
     Py_ssize_t[3] y_extent
-    Py_ssize_t x_channels
+    Py_ssize_t x_channels    # of all groups
     Py_ssize_t y_channels
     Py_ssize_t[3] in_step    # input voxels between consecutive output voxels of a phase
     Py_ssize_t[3] out_step   # output voxels between consecutive output voxels of a phase
     Py_ssize_t n_phases
-    volume_phase_t* phases
+    volume_phase_t* phases   # (n_phases,)
 
 
 cdef class VolumeWindow:
-    """Which input voxels each output voxel sees.
+    """The input voxels of each output voxel.
 
     Parameters
     ----------
@@ -82,12 +82,12 @@ cdef class VolumeWindow:
             phase.n_taps = len(taps)
             for axis in range(3):
                 phase.first[axis], phase.extent[axis] = first[axis], extent[axis]
-            for t, place in enumerate(taps):
+            for t, delta in enumerate(taps):
                 phase.taps[t].offset = 0
                 for axis in range(3):
-                    phase.taps[t].place[axis] = place[axis]
+                    phase.taps[t].delta[axis] = delta[axis]
                     phase.taps[t].offset = (
-                        phase.taps[t].offset * w.x_extent[axis] + phase.taps[t].place[axis]
+                        phase.taps[t].offset * w.x_extent[axis] + phase.taps[t].delta[axis]
                     )
                 phase.taps[t].offset = phase.taps[t].offset * w.x_channels
 
@@ -130,7 +130,7 @@ cdef inline void point_rows(
         ) * w.x_channels
         for t in range(phase.n_taps):
             tap = &phase.taps[t]
-            d, h, v = a + tap.place[0], b + tap.place[1], c + tap.place[2]
+            d, h, v = a + tap.delta[0], b + tap.delta[1], c + tap.delta[2]
             if (
                 0 <= d < w.x_extent[0] and 0 <= h < w.x_extent[1] and 0 <= v < w.x_extent[2]
             ):
@@ -155,16 +155,18 @@ cdef inline Py_ssize_t output_voxel(
 cdef struct volume_t:
     const kernels_t* kernels
     const volume_window_t* window
-    ref_t x
+    ref_t x                      # (n, depth, height, width, groups * in_channels)
+    # (phases, groups, panels, 1 + taps * in_channels, nr), or if depthwise
+    # (ceil(channels / lanes), 1 + taps, lanes)
     ref_t weight
-    ref_t y
-    ref_t scratch
-    const float* zeros
+    ref_t y                      # (n, depth, height, width, groups * out_channels)
+    ref_t scratch                # (taps, voxels of a tile) pointers
+    const float* zeros           # (in_channels,), or depthwise (channels,)
     Py_ssize_t groups
     Py_ssize_t in_channels       # of one group
     Py_ssize_t out_channels      # of one group
     bint is_depthwise
-    bint panel_major
+    bint panel_major             # all tiles of a panel before the next panel
     epilogue_t epilogue
 
 
@@ -185,9 +187,9 @@ cdef class VolumeConvStep(Step):
     scratch : TensorView
         :func:`volume_scratch_bytes` for each thread.
     epilogue : Epilogue or None
-        Its residual, if any, as rows of channels.
+        A residual has rows of channels.
     is_depthwise : bool
-        Which of the two the weight is.
+        Whether the weight is of DepthwiseBlocks.
     """
 
     cdef volume_t p
@@ -232,7 +234,7 @@ def volume_scratch_bytes(Py_ssize_t taps, bint is_depthwise=False):
 cdef void volume_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Cross-correlation of volumes with packed filters, plus post-ops.
+    """Cross-correlate volumes with packed filters and apply the epilogue.
 
     Layout : x (n, d, h, w, groups * ic) -> y (n, od, oh, ow, groups * oc)
     Needs  : packed weights for the table's tile; positive strides
@@ -244,19 +246,16 @@ cdef void volume_run(
     cdef const kernels_t* kernels = p.kernels
     cdef const float* x = <const float*> at(slots, p.x)
     cdef const float* weight = <const float*> at(slots, p.weight)
-    cdef const float* residual = NULL
-    cdef const float* r_tile
+    cdef const float* residual
     cdef float* y = <float*> at(slots, p.y)
     cdef float* y_tile
     cdef const float** rows = <const float**> at(slots, p.scratch)
     cdef const volume_phase_t* phase
     cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr, panels = ceil_div(p.out_channels, nr)
     cdef Py_ssize_t f, q, count, n_runs, run, per_run, tiles, tile, panel, group, depth
-    cdef Py_ssize_t start, voxel, place, m, n, column, at_tile, at_group
+    cdef Py_ssize_t start, voxel, m, n, column, at_tile, at_group
     cdef Py_ssize_t ldy = w.out_step[2] * w.y_channels
     cdef Py_ssize_t ldr = w.out_step[2] * p.epilogue.ldr
-    if p.epilogue.has_residual:
-        residual = <const float*> at(slots, p.epilogue.residual)
     for f in range(w.n_phases):
         phase = &w.phases[f]
         count = w.n * phase.extent[0] * phase.extent[1] * phase.extent[2]
@@ -271,7 +270,7 @@ cdef void volume_run(
         tiles = n_runs * per_run
         depth = (phase.n_taps * p.in_channels + 1) * nr
         at_tile = at_group = -1
-        place = m = 0
+        voxel = m = 0
         for q in range(
             shard_start(p.groups * panels * tiles, shard, n_shards),
             shard_start(p.groups * panels * tiles, shard + 1, n_shards),
@@ -286,26 +285,25 @@ cdef void volume_run(
                 m = (tile % per_run + 1) * run // per_run - start
                 voxel = tile // per_run * run + start
                 point_rows(w, phase, x + group * p.in_channels, p.zeros, voxel, m, rows)
-                place = output_voxel(w, phase, voxel)
+                voxel = output_voxel(w, phase, voxel)
             n = min(nr, p.out_channels - panel * nr)
             column = group * p.out_channels + panel * nr
-            y_tile = y + place * w.y_channels + column
-            r_tile = NULL
-            if residual != NULL:
-                r_tile = residual + place * p.epilogue.ldr + column
+            y_tile = y + voxel * w.y_channels + column
+            residual = residual_at(&p.epilogue, slots, voxel * p.epilogue.ldr + column)
             kernels.f32_gemm[m](
                 phase.n_taps, p.in_channels, <const float* const*> rows,
                 weight + phase.weight + (group * panels + panel) * depth,
                 prefetch_distance(tile, depth, nr) if p.panel_major else 0, y_tile, ldy, n,
-                r_tile if p.epilogue.residual_in_tile else NULL, ldr, p.epilogue.lo, p.epilogue.hi,
+                residual if p.epilogue.residual_in_tile else NULL, ldr,
+                p.epilogue.lo, p.epilogue.hi,
             )
-            finish_tile(&p.epilogue, m, n, y_tile, ldy, r_tile, ldr)
+            finish_tile(&p.epilogue, m, n, y_tile, ldy, residual, ldr)
 
 
 cdef void depthwise_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """One filter per channel, plus post-ops.
+    """Cross-correlate each channel with its filter and apply the epilogue.
 
     Layout : x (n, d, h, w, c) -> y (n, od, oh, ow, c)
     Needs  : depthwise weights; one phase
@@ -316,29 +314,24 @@ cdef void depthwise_run(
     cdef const volume_window_t* w = p.window
     cdef const volume_phase_t* phase = &w.phases[0]
     cdef const float* x = <const float*> at(slots, p.x)
-    cdef const float* residual = NULL
-    cdef const float* r_tile
+    cdef const float* residual
     cdef float* y = <float*> at(slots, p.y)
     cdef const float** rows = <const float**> at(slots, p.scratch)
     cdef Py_ssize_t count = w.n * phase.extent[0] * phase.extent[1] * phase.extent[2]
     cdef Py_ssize_t tiles = ceil_div(count, p.kernels.dw_m), tile, start, m
-    if p.epilogue.has_residual:
-        residual = <const float*> at(slots, p.epilogue.residual)
     for tile in range(shard_start(tiles, shard, n_shards), shard_start(tiles, shard + 1, n_shards)):
         start = tile * count // tiles
         m = (tile + 1) * count // tiles - start
         point_rows(w, phase, x, p.zeros, start, m, rows)
-        r_tile = NULL
-        if residual != NULL:
-            r_tile = residual + start * p.epilogue.ldr
+        residual = residual_at(&p.epilogue, slots, start * p.epilogue.ldr)
         p.kernels.f32_dwconv[m](
             phase.n_taps, w.y_channels, <const float* const*> rows, NULL,
             <const float*> at(slots, p.weight), y + start * w.y_channels, w.y_channels,
-            r_tile if p.epilogue.residual_in_tile else NULL, p.epilogue.ldr,
+            residual if p.epilogue.residual_in_tile else NULL, p.epilogue.ldr,
             p.epilogue.lo, p.epilogue.hi,
         )
         finish_tile(
-            &p.epilogue, m, w.y_channels, y + start * w.y_channels, w.y_channels, r_tile,
+            &p.epilogue, m, w.y_channels, y + start * w.y_channels, w.y_channels, residual,
             p.epilogue.ldr,
         )
 
@@ -382,7 +375,7 @@ def conv3d(const float[:, :, :, :, ::1] x, const float[:, :, :, :, ::1] weight, 
     ]
     if min(extents) < 1 or min(kernel) < 1 or x.shape[0] < 1:
         raise InputError(f"the output would have extents {extents}")
-    taps = [tuple(np.subtract(place, padding).tolist()) for place in np.ndindex(*kernel)]
+    taps = [tuple(np.subtract(tap, padding).tolist()) for tap in np.ndindex(*kernel)]
     packed = pack_panels(
         np.asarray(weight).reshape(out_channels, in_channels, -1).transpose(0, 2, 1), bias
     )

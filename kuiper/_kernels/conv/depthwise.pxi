@@ -3,11 +3,11 @@
 cdef struct depthwise_t:
     const kernels_t* kernels
     const window_t* window
-    ref_t x
-    ref_t weight
-    ref_t y
-    ref_t scratch
-    const float* zeros
+    ref_t x                      # (n, in_h, in_w, channels)
+    ref_t weight                 # (ceil(channels / lanes), 1 + taps, lanes)
+    ref_t y                      # (n, out_h, out_w, channels)
+    ref_t scratch                # pointers per pixel and tap, or per tap with row steps
+    const float* zeros           # (channels,)
     Py_ssize_t channels
     Py_ssize_t kernel_h
     Py_ssize_t kernel_w
@@ -21,11 +21,11 @@ cdef class DepthwiseStep(Step):
     Parameters
     ----------
     x, y : TensorView
-        Channels-last, of equal numbers of channels.
+        Channels-last, with the same number of channels.
     weight : TensorView
         Memory of a :class:`~kuiper._kernels.micro.packed.DepthwiseBlocks`.
     window : Window
-        Its taps are those of the kernel, row by row.
+        With the taps of the kernel, row by row.
     kernel, dilation : (int, int)
     scratch : TensorView
         :func:`depthwise_scratch_bytes` for each thread.
@@ -59,16 +59,16 @@ cdef class DepthwiseStep(Step):
 
 
 def depthwise_scratch_bytes(Py_ssize_t n_taps):
-    """Return the bytes of scratch per thread: pointers per pixel and tap, or with steps."""
+    """Return the bytes of scratch per thread: pointers per pixel and tap, or pointers and steps."""
     return 8 * n_taps * max(active().dw_m, 2)
 
 
 cdef void depthwise_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Depthwise cross-correlation, plus post-ops.
+    """Cross-correlate each channel with its filter and apply the epilogue.
 
-    Layout : x (n, h, w, c) -> y (n, oh, ow, c), pitched
+    Layout : x (n, h, w, c) -> y (n, oh, ow, c), any row strides
     Needs  : packed weights for the table's lanes
     Threads: over pixels; no shared writes
     Source : torch.nn.Conv2d with groups = in_channels = out_channels
@@ -79,7 +79,7 @@ cdef void depthwise_run(
     cdef Py_ssize_t pixels = w.n * w.out_h * w.out_w
     cdef Py_ssize_t pixel = shard_start(pixels, shard, n_shards)
     cdef Py_ssize_t last = shard_start(pixels, shard + 1, n_shards), end, ow, m
-    # No tap of the output columns from left to right - 1 crosses a side border.
+    # No tap of output columns left to right - 1 crosses a side border.
     cdef Py_ssize_t left = ceil_div(max(0, -phase.min_dx), w.in_step_w)
     cdef Py_ssize_t right = max(left, ceil_div(max(0, w.in_w - phase.max_dx), w.in_step_w))
     while pixel < last and w.out_w < 2 * p.kernels.dw_m:
@@ -116,13 +116,13 @@ cdef inline void whole_windows(
     cdef const float** rows = <const float**> at(slots, p.scratch)
     cdef Py_ssize_t* steps = <Py_ssize_t*> (rows + p.kernel_h)
     cdef const float* weight = <const float*> at(slots, p.weight)
-    cdef const float* residual = NULL
+    cdef const float* residual
     cdef float* y
     cdef Py_ssize_t image = pixel // (w.out_w * w.out_h), ow = pixel % w.out_w
     cdef Py_ssize_t ih = pixel // w.out_w % w.out_h * w.in_step_h
     cdef Py_ssize_t done = 0, start, u, row
     while done < count:
-        # The last windows may overlap earlier ones: they store the same values again.
+        # The last windows may overlap earlier ones and store the same values again.
         start = min(done, count - DW_ROW)
         for u in range(p.kernel_h):
             row = ih + phase.taps[u * p.kernel_w].dy
@@ -136,8 +136,7 @@ cdef inline void whole_windows(
                 rows[u] = p.zeros
                 steps[u] = 0
         y = <float*> at(slots, p.y) + (pixel + start) * w.ldy
-        if p.epilogue.has_residual:
-            residual = <const float*> at(slots, p.epilogue.residual) + (pixel + start) * ldr
+        residual = residual_at(&p.epilogue, slots, (pixel + start) * ldr)
         p.dwrow(
             p.kernel_h, p.channels, <const float* const*> rows, steps, weight, y, w.ldy,
             residual if p.epilogue.residual_in_tile else NULL, ldr, p.epilogue.lo, p.epilogue.hi,
@@ -149,7 +148,7 @@ cdef inline void whole_windows(
 cdef inline void scattered_pixels(
     const depthwise_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t m
 ) noexcept nogil:
-    """Compute m pixels of any rows, all channels."""
+    """Compute m consecutive pixels, all channels, with one pointer per pixel and tap."""
     cdef const float** pixels = <const float**> at(slots, p.scratch)
     point_rows(
         p.window, &p.window.phases[0], <const float*> at(slots, p.x), p.zeros, pixel, m, pixels
@@ -186,10 +185,8 @@ cdef inline void depthwise_pixels(
 ) noexcept nogil:
     """Run the micro-kernel on m consecutive output pixels."""
     cdef const window_t* w = p.window
-    cdef const float* residual = NULL
+    cdef const float* residual = residual_at(&p.epilogue, slots, pixel * p.epilogue.ldr)
     cdef float* y = <float*> at(slots, p.y) + pixel * w.ldy
-    if p.epilogue.has_residual:
-        residual = <const float*> at(slots, p.epilogue.residual) + pixel * p.epilogue.ldr
     p.kernels.f32_dwconv[m](
         w.phases[0].n_taps, p.channels, pixels, steps,
         <const float*> at(slots, p.weight), y, w.ldy,

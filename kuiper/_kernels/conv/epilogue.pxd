@@ -3,26 +3,35 @@
 # Clamps, and a residual sum without an activation before it, happen in registers before the tile is
 # stored.  Other functions run over the stored tile while it is in the L1 cache.
 
-from kuiper._runtime.step cimport ref_t
+from kuiper._runtime.step cimport at, ref_t
 from kuiper._kernels.micro.table cimport kernels_t, unary_fn
 
 ctypedef struct epilogue_t:
-    float lo                # bounds of the clamp in registers
+    float lo                   # bounds of the clamp in registers
     float hi
     bint has_residual
-    bint residual_in_tile
-    ref_t residual
-    Py_ssize_t ldr
-    unary_fn pre_activation         # activation before a residual sum on the stored tile
+    bint residual_in_tile      # whether the micro-kernel adds it, in registers
+    ref_t residual             # (rows, columns) of the result
+    Py_ssize_t ldr             # row stride of the residual, in elements
+    unary_fn pre_activation    # before a residual sum on the stored tile; or NULL
     float pre_p0
     float pre_p1
-    unary_fn post_activation          # last activation
+    unary_fn post_activation   # after it; or NULL
     float post_p0
     float post_p1
 
 
+cdef inline const float* residual_at(
+    const epilogue_t* epilogue, char* const* slots, Py_ssize_t offset
+) noexcept nogil:
+    """Return the address of the residual's element `offset`, or NULL without a residual."""
+    if not epilogue.has_residual:
+        return NULL
+    return <const float*> at(slots, epilogue.residual) + offset
+
+
 cdef inline bint is_in_tile(const epilogue_t* epilogue) noexcept nogil:
-    """Tell whether the micro-kernel does all of it, so that stored tiles are not read again."""
+    """Tell whether the micro-kernel applies all of the epilogue, before it stores a tile."""
     return epilogue.post_activation == NULL and epilogue.pre_activation == NULL and (
         epilogue.residual_in_tile or not epilogue.has_residual
     )
@@ -38,7 +47,7 @@ cdef inline void finish_tile(
     if is_in_tile(epilogue):
         return
     if ldy == cols and not adds:
-        # One long row hides the latency of long functions.
+        # One long row, to hide the latency of long functions.
         cols *= rows
         rows = 1
     for _i in range(rows):

@@ -1,9 +1,9 @@
-"""Inverted residuals: a 1x1 convolution and the depthwise convolution that reads it, in one sweep.
+"""Inverted residuals: a 1x1 convolution and the depthwise convolution of its result, in one pass.
 
-The 1x1 convolution widens the image; its result is the largest tensor of such a network, and
-writing and reading it costs more than computing it.  Here only the rows that the depthwise window
-sees exist, in a ring that stays in the L2 cache: row r lies at index r % ring_rows and is computed
-just before the first output row that needs it.
+The result of the 1x1 convolution is the largest tensor of such a network; writing and reading it
+costs more than computing it.  Here only the rows in the depthwise window are kept, in a ring that
+stays in the L2 cache: row r has index r % ring_rows and is computed just before the first output
+row that needs it.
 """
 
 import numpy as np
@@ -11,30 +11,28 @@ import numpy as np
 from libc.string cimport memset
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._kernels.conv.epilogue cimport make_epilogue, epilogue_t, finish_tile
+from kuiper._kernels.conv.epilogue cimport epilogue_t, finish_tile, make_epilogue, residual_at
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport DW_ROW, MAX_MR, dwrow_fn, kernels_t, row_kernel
 
 from kuiper.ir.view import padded_row
 
 cdef enum:
-    # Output rows per shard: at its start, a shard computes ring rows that the shard before it
-    # computes as well.
-    MIN_ROWS = 4
+    MIN_ROWS = 4  # output rows per shard: a shard first recomputes ring rows of the previous one
 
 
 cdef struct inverted_t:
     const kernels_t* kernels
-    ref_t x
-    ref_t expand
-    ref_t weight
-    ref_t y
-    ref_t scratch
-    const float* zeros
+    ref_t x                      # (n, in_h, in_w, in_channels)
+    ref_t expand                 # (panels, 1 + in_channels, nr)
+    ref_t weight                 # (ceil(channels / lanes), 1 + kernel_h * kernel_w, lanes)
+    ref_t y                      # (n, out_h, out_w, channels)
+    ref_t scratch                # (ring_rows, ring_width, ld_ring), then pointers and steps of taps
+    const float* zeros           # (block,)
     Py_ssize_t n
     Py_ssize_t in_h
     Py_ssize_t in_w
-    Py_ssize_t ldx
+    Py_ssize_t ldx               # from pixel to pixel, in elements
     Py_ssize_t in_channels
     Py_ssize_t out_h
     Py_ssize_t out_w
@@ -46,14 +44,14 @@ cdef struct inverted_t:
     Py_ssize_t stride_w
     Py_ssize_t dilation_h
     Py_ssize_t dilation_w
-    Py_ssize_t top
+    Py_ssize_t top               # padding, in pixels
     Py_ssize_t left
     Py_ssize_t ring_rows
-    Py_ssize_t ring_width        # pixels of a row: those of the image and zeros for the padding
-    Py_ssize_t ld_ring        # from pixel to pixel
-    Py_ssize_t ring_floats
+    Py_ssize_t ring_width        # pixels of a row, including the zeros of the padding
+    Py_ssize_t ld_ring           # from pixel to pixel, in elements
+    Py_ssize_t ring_floats       # size of the ring
     dwrow_fn dwrow               # NULL if no row kernel has this window and stride
-    Py_ssize_t block             # channels per sweep
+    Py_ssize_t block             # channels per pass
     epilogue_t expand_epilogue
     epilogue_t epilogue
 
@@ -77,9 +75,9 @@ cdef class ExpandDepthwiseStep(Step):
     kernel, stride, dilation : (int, int)
         Of the depthwise convolution.
     origin : (int, int)
-        Its padding above and to the left.
+        Its padding at the top and on the left.
     expand_epilogue : Epilogue or None
-        Ends the 1x1 convolution; has no residual.
+        Of the 1x1 convolution; has no residual.
     epilogue : Epilogue or None
     """
 
@@ -115,7 +113,7 @@ cdef class ExpandDepthwiseStep(Step):
 
 
 class Ring:
-    """The rows of the wide image that a window of the depthwise convolution spans.
+    """Extents of the ring: the rows of the expanded image in a depthwise window.
 
     Parameters
     ----------
@@ -124,20 +122,20 @@ class Ring:
     kernel, stride, dilation, origin : (int, int)
         As for :class:`ExpandDepthwiseStep`.
     limit : int
-        Bytes that it shall take at the most.
+        Maximum size in bytes, which one panel of channels may exceed.
 
     Attributes
     ----------
     rows, width : int
-        Its pixels; a row starts and ends with the zeros of the padding.
+        In pixels; a row starts and ends with the zeros of the padding.
     channels : int
-        As many as fit, in whole panels; at least one panel.
-    row stride : int
+        Channels per pass: the panels that fit, at least one.
+    row_stride : int
         Floats from pixel to pixel.
     n_floats : int
-        Its size, rounded so that what follows it lies on a cache line.
+        Its size, rounded up to whole cache lines.
     n_bytes : int
-        The scratch of one thread: the ring, then pointers to taps and their steps.
+        Bytes of scratch per thread: the ring, then pointers to taps and their steps.
     """
 
     def __init__(self, x, y, kernel, stride, dilation, origin, limit):
@@ -155,11 +153,11 @@ class Ring:
 cdef void inverted_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """A 1x1 convolution and a depthwise one, each with post-ops.
+    """Compute a 1x1 convolution and a depthwise one, each with an epilogue.
 
-    Layout : x (n, h, w, ic) -> y (n, oh, ow, c), pitched
+    Layout : x (n, h, w, ic) -> y (n, oh, ow, c), any row strides
     Needs  : weights packed for the table's tile and lanes
-    Threads: over output rows; each thread has a ring of its own
+    Threads: over output rows; one ring per thread
     Source : Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks" (2018)
     """
     cdef const inverted_t* p = <const inverted_t*> params
@@ -182,7 +180,7 @@ cdef void sweep(
     """Compute the output rows [row, end) of one image, for the channels from `first` on."""
     cdef float* ring = <float*> at(slots, p.scratch)
     cdef Py_ssize_t n = min(p.block, p.channels - first)
-    cdef Py_ssize_t ready = 0, top, stop  # rows [.., ready) of the wide image are in the ring
+    cdef Py_ssize_t ready = 0, top, stop  # rows before `ready` are in the ring
     cdef Py_ssize_t right = p.ring_width - p.left - p.in_w, r
     cdef float* line
     for r in range(p.ring_rows):
@@ -208,7 +206,7 @@ cdef inline void expand_row(
     const inverted_t* p, char* const* slots, Py_ssize_t row, Py_ssize_t first, Py_ssize_t n,
     float* y,
 ) noexcept nogil:
-    """Compute one row of the wide image, n channels from `first` on."""
+    """Compute one row of the expanded image, n channels from `first` on."""
     cdef const kernels_t* kernels = p.kernels
     cdef const float* x = <const float*> at(slots, p.x) + row * p.in_w * p.ldx
     cdef Py_ssize_t nr = kernels.nr, depth = (p.in_channels + 1) * kernels.nr
@@ -243,7 +241,7 @@ cdef inline void depthwise_row(
         <const float*> at(slots, p.weight) + first * (p.kernel_h * p.kernel_w + 1)
     )
     cdef float* y
-    cdef const float* residual = NULL
+    cdef const float* residual
     cdef const float* in_tile
     while done < p.out_w:
         if p.dwrow != NULL:
@@ -253,11 +251,7 @@ cdef inline void depthwise_row(
             m, ow = min(p.kernels.dw_m, p.out_w - done), done
         point_window(p, ring, row * p.stride_h - p.top, ow * p.stride_w, pixels, steps)
         y = <float*> at(slots, p.y) + (pixel + ow) * p.ldy + first
-        if p.epilogue.has_residual:
-            residual = (
-                <const float*> at(slots, p.epilogue.residual)
-                + (pixel + ow) * p.epilogue.ldr + first
-            )
+        residual = residual_at(&p.epilogue, slots, (pixel + ow) * p.epilogue.ldr + first)
         in_tile = residual if p.epilogue.residual_in_tile else NULL
         if p.dwrow != NULL:
             p.dwrow(

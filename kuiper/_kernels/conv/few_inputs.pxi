@@ -5,15 +5,15 @@
 cdef struct few_inputs_t:
     const kernels_t* kernels
     const window_t* window
-    ref_t x
-    ref_t weight
-    ref_t y
-    ref_t scratch
+    ref_t x                      # (n, c, h, w) or (n, h, w, c)
+    ref_t weight                 # (panels, 1 + runs * run * unit, nr)
+    ref_t y                      # (n, out_h, out_w, out_channels)
+    ref_t scratch                # pointers to the runs of a tile, and copies of runs
     Py_ssize_t image_stride      # of the input, in elements
     Py_ssize_t row_stride
     Py_ssize_t unit              # adjacent elements of one column: 1, or all channels
     Py_ssize_t run               # columns of a run
-    Py_ssize_t columns           # columns that all pixels of a tile see through one run
+    Py_ssize_t columns           # input columns that a run covers for all pixels of a tile
     const float* zeros           # (in_w + columns) * unit: a row outside the image
     bint fetches                 # prefetch the output lines of a tile before computing it
     Py_ssize_t out_channels
@@ -23,7 +23,7 @@ cdef struct few_inputs_t:
 cdef class FewInputsConvStep(Step):
     """Convolution with few input channels.
 
-    The micro-kernel reads runs in place; only those that cross the border are copied first.
+    The micro-kernel reads runs in place; only runs that cross the border are copied first.
 
     Parameters
     ----------
@@ -82,15 +82,15 @@ cdef class FewInputsConvStep(Step):
 
 
 cdef Py_ssize_t tile_columns(Py_ssize_t stride, Py_ssize_t run):
-    """Return how many input columns all pixels of a tile see through one run."""
+    """Return the number of input columns that a run covers for all pixels of a tile."""
     return (active().mr - 1) * stride + run
 
 
 cdef bint is_by_rows(Py_ssize_t in_w, Py_ssize_t out_w, Py_ssize_t stride, Py_ssize_t run):
     """Tell whether tiles stay inside output rows.
 
-    The last tile of a row then overlaps the one before it, so that it is whole.  That pays if it
-    computes at most a fifth of the pixels twice.
+    The last tile of a row then overlaps the one before it.  That pays if at most a fifth of the
+    pixels are computed twice.
     """
     tiles = ceil_div(out_w, active().mr)
     whole = out_w >= active().mr and 6 * out_w >= 5 * tiles * active().mr
@@ -106,9 +106,9 @@ def few_inputs_scratch_bytes(
     Parameters
     ----------
     x, y : TensorView
-        Images, as FewInputsConvStep has them.
+        Images, as for FewInputsConvStep.
     stride : int
-        Columns of the input from one column of the output to the next.
+        Input columns per output column.
     n_runs, run, unit : int
         Runs of a receptive field, columns of a run, elements of a column.
     """
@@ -178,11 +178,11 @@ cdef inline void point_pixels(
 cdef void few_inputs_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Cross-correlation of an image with few channels with packed filters, plus post-ops.
+    """Cross-correlate images of few channels with packed filters and apply the epilogue.
 
-    For narrow images: a tile is any pixels, with one pointer per pixel and run.
+    For short rows: a tile is consecutive pixels of any rows, with one pointer per pixel and run.
 
-    Layout : x (n, c, h, w) by runs of adjacent columns -> y (n, oh, ow, oc), pitched
+    Layout : x (n, c, h, w) by runs of adjacent columns -> y (n, oh, ow, oc), any row stride
     Needs  : weights packed in the order of the runs
     Threads: over tiles of pixels; no shared writes
     Source : torch.nn.Conv2d
@@ -193,8 +193,7 @@ cdef void few_inputs_run(
     cdef const kernels_t* kernels = p.kernels
     cdef const float* x = <const float*> at(slots, p.x)
     cdef const float* weight = <const float*> at(slots, p.weight)
-    cdef const float* residual = NULL
-    cdef const float* r_tile
+    cdef const float* residual
     cdef float* y = <float*> at(slots, p.y)
     cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr, pixels = w.n * w.out_h * w.out_w
     cdef const float** rows = <const float**> at(slots, p.scratch)
@@ -202,31 +201,24 @@ cdef void few_inputs_run(
     cdef Py_ssize_t tiles = ceil_div(pixels, mr), panels = ceil_div(p.out_channels, nr)
     cdef Py_ssize_t length = p.run * p.unit, depth = phase.n_taps * length
     cdef Py_ssize_t tile, start, m, panel, n
-    if p.epilogue.has_residual:
-        residual = <const float*> at(slots, p.epilogue.residual)
     for tile in range(shard_start(tiles, shard, n_shards), shard_start(tiles, shard + 1, n_shards)):
         start = tile * pixels // tiles
         m = (tile + 1) * pixels // tiles - start
         point_pixels(p, x, start, m, fields, rows)
         for panel in range(panels):
             n = min(nr, p.out_channels - panel * nr)
-            r_tile = NULL
-            if residual != NULL:
-                r_tile = residual + start * p.epilogue.ldr + panel * nr
+            residual = residual_at(&p.epilogue, slots, start * p.epilogue.ldr + panel * nr)
             kernels.f32_gemm[m](
                 phase.n_taps, length, <const float* const*> rows,
                 weight + panel * (depth + 1) * nr, 0,
                 y + start * w.ldy + panel * nr, w.ldy, n,
-                r_tile if p.epilogue.residual_in_tile else NULL, p.epilogue.ldr,
+                residual if p.epilogue.residual_in_tile else NULL, p.epilogue.ldr,
                 p.epilogue.lo, p.epilogue.hi,
             )
-        # Post-ops take all panels at once, as long rows.
-        r_tile = NULL
-        if residual != NULL:
-            r_tile = residual + start * p.epilogue.ldr
+        # Run the post-ops on all panels at once, as long rows.
         finish_tile(
-            &p.epilogue, m, p.out_channels, y + start * w.ldy, w.ldy, r_tile,
-            p.epilogue.ldr,
+            &p.epilogue, m, p.out_channels, y + start * w.ldy, w.ldy,
+            residual_at(&p.epilogue, slots, start * p.epilogue.ldr), p.epilogue.ldr,
         )
 
 
@@ -263,12 +255,12 @@ cdef inline void point_runs(
 cdef void few_inputs_rows_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Cross-correlation of an image with few channels with packed filters, plus post-ops.
+    """Cross-correlate images of few channels with packed filters and apply the epilogue.
 
-    The pixels of a tile lie in one row, so a run needs one pointer and a constant step.  The last
-    tile of a row overlaps the one before it and stores only the pixels that are missing.
+    The pixels of a tile are in one row, so a run needs one pointer and a constant step.  The last
+    tile of a row overlaps the one before it and stores only the remaining pixels.
 
-    Layout : x (n, c, h, w) by runs of adjacent columns -> y (n, oh, ow, oc), pitched
+    Layout : x (n, c, h, w) by runs of adjacent columns -> y (n, oh, ow, oc), any row stride
     Needs  : weights packed in the order of the runs; rows of at least one tile
     Threads: over tiles of pixels; no shared writes
     Source : torch.nn.Conv2d
@@ -278,8 +270,7 @@ cdef void few_inputs_rows_run(
     cdef const kernels_t* kernels = p.kernels
     cdef const float* x = <const float*> at(slots, p.x)
     cdef const float* weight = <const float*> at(slots, p.weight)
-    cdef const float* residual = NULL
-    cdef const float* r_tile
+    cdef const float* residual
     cdef float* y = <float*> at(slots, p.y)
     cdef float* y_tile
     cdef const float* image
@@ -295,8 +286,6 @@ cdef void few_inputs_rows_run(
     cdef Py_ssize_t i, t, row, tile, ow, iw, ih, first, pixel, panel, n
     cdef Py_ssize_t ldy = w.ldy, ldr = p.epilogue.ldr
     cdef bint was_inside, stays_inside
-    if p.epilogue.has_residual:
-        residual = <const float*> at(slots, p.epilogue.residual)
     while q < stop:
         row, tile = q // per_row, q % per_row
         image = x + row // w.out_h * p.image_stride
@@ -317,9 +306,7 @@ cdef void few_inputs_rows_run(
             for panel in range(panels):
                 n = min(nr, p.out_channels - panel * nr)
                 y_tile = y + pixel * ldy + panel * nr
-                r_tile = NULL
-                if residual != NULL:
-                    r_tile = residual + pixel * ldr + panel * nr
+                residual = residual_at(&p.epilogue, slots, pixel * ldr + panel * nr)
                 if p.fetches:
                     # Prefetch the output lines for writing; the tile hides the latency.
                     for i in range(first, mr):
@@ -328,15 +315,13 @@ cdef void few_inputs_rows_run(
                 kernels.f32_gemm_strided(
                     n_runs, length, <const float* const*> runs, step, first,
                     weight + panel * (n_runs * length + 1) * nr, y_tile, ldy, n,
-                    r_tile if p.epilogue.residual_in_tile else NULL, ldr, p.epilogue.lo,
+                    residual if p.epilogue.residual_in_tile else NULL, ldr, p.epilogue.lo,
                     p.epilogue.hi,
                 )
             # Run the post-ops on all panels at once, as long rows.
-            r_tile = NULL
-            if residual != NULL:
-                r_tile = residual + (pixel + first) * ldr
             finish_tile(
-                &p.epilogue, mr - first, p.out_channels, y + (pixel + first) * ldy, ldy, r_tile, ldr
+                &p.epilogue, mr - first, p.out_channels, y + (pixel + first) * ldy, ldy,
+                residual_at(&p.epilogue, slots, (pixel + first) * ldr), ldr,
             )
             tile += 1
             q += 1

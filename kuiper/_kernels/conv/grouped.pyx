@@ -1,9 +1,9 @@
-"""Convolutions with few channels per group, such as ResNeXt's; micro/grouped.pxi has the method."""
+"""Convolutions with few channels per group, such as ResNeXt's; see micro/grouped.pxi."""
 
 import numpy as np
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._kernels.conv.epilogue cimport make_epilogue, epilogue_t, finish_tile
+from kuiper._kernels.conv.epilogue cimport epilogue_t, finish_tile, make_epilogue, residual_at
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport GROUPED_PIXELS, kernels_t
 from kuiper._kernels.conv.window cimport Window, phase_t, point_rows, window_t
@@ -21,13 +21,13 @@ def is_grouped(Py_ssize_t terms, Py_ssize_t per_group):
     )
 
 
-def lane_places(Py_ssize_t terms, Py_ssize_t per_group):
-    """Return, for each term of a group, the input lane of each output lane.
+def input_lanes(Py_ssize_t terms, Py_ssize_t per_group):
+    """Return the lane of term j of output o among the inputs of a vector of outputs.
 
     Returns
     -------
     numpy.ndarray, shape (terms, lanes), int32
-        Among the inputs of the groups that the vector spans.
+        Indexed by j, o.
     """
     first = np.arange(active().lanes) // per_group * terms
     return (first + np.arange(terms)[:, np.newaxis]).astype(np.int32)
@@ -41,15 +41,15 @@ def grouped_scratch_bytes(Py_ssize_t n_taps):
 cdef struct grouped_t:
     const kernels_t* kernels
     const window_t* window
-    ref_t x
-    ref_t weight
-    ref_t y
-    ref_t scratch
-    const float* zeros
-    const float* places
-    Py_ssize_t terms             # inputs and outputs of a group
-    Py_ssize_t per_group
-    Py_ssize_t channels          # of the output
+    ref_t x                      # (n, in_h, in_w, groups * terms)
+    ref_t weight                 # (ceil(channels / lanes), 1 + taps * terms, lanes)
+    ref_t y                      # (n, out_h, out_w, channels)
+    ref_t scratch                # (taps, GROUPED_PIXELS) pointers
+    const float* zeros           # (groups * terms,)
+    const float* input_lanes     # (terms, lanes), bits of int32; see grouped_fn
+    Py_ssize_t terms             # inputs of a group
+    Py_ssize_t per_group         # outputs of a group
+    Py_ssize_t channels          # outputs, groups * per_group
     epilogue_t epilogue
 
 
@@ -78,15 +78,14 @@ cdef class GroupedStep(Step):
         self.p.kernels = active()
         self.p.channels = y.shape[1]
         self.p.terms, self.p.per_group = x.shape[1] // groups, y.shape[1] // groups
-        # Inputs and outputs are loaded as whole vectors.
-        places = lane_places(self.p.terms, self.p.per_group).view(np.float32)
-        cdef float[:, ::1] place_view = places
+        lanes = input_lanes(self.p.terms, self.p.per_group).view(np.float32)
+        cdef float[:, ::1] lane_view = lanes
         self.window = window
-        self.keep = (np.asarray(zeros), places)
+        self.keep = (np.asarray(zeros), lanes)
         self.p.window = &window.w
         self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
         self.p.scratch = self.ref(scratch)
-        self.p.zeros, self.p.places = &zeros[0], &place_view[0, 0]
+        self.p.zeros, self.p.input_lanes = &zeros[0], &lane_view[0, 0]
         self.p.epilogue = make_epilogue(self, epilogue)
         self.run = grouped_run
         self.params = &self.p
@@ -95,7 +94,7 @@ cdef class GroupedStep(Step):
 
 
 cdef void point_to_all(const float** rows, Py_ssize_t taps, Py_ssize_t count) noexcept nogil:
-    """Widen the rows of `count` pixels to GROUPED_PIXELS; the first pixel fills the gap."""
+    """Extend rows of `count` pixels in front to GROUPED_PIXELS, by copies of the first pixel."""
     cdef Py_ssize_t t = taps, i, missing = GROUPED_PIXELS - count
     while missing > 0 and t > 0:
         t -= 1
@@ -108,9 +107,9 @@ cdef void point_to_all(const float** rows, Py_ssize_t taps, Py_ssize_t count) no
 cdef void grouped_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Cross-correlation in groups, plus post-ops.
+    """Cross-correlate in groups and apply the epilogue.
 
-    Layout : x (n, h, w, groups * terms) -> y (n, oh, ow, groups * per_group), pitched
+    Layout : x (n, h, w, groups * terms) -> y (n, oh, ow, groups * per_group), any row strides
     Needs  : packed weights for the table's lanes
     Threads: over tiles of pixels; the sum over taps is never split
     Source : torch.nn.Conv2d
@@ -134,14 +133,12 @@ cdef void grouped_run(
         point_rows(w, phase, x, p.zeros, pixel, count, rows)
         point_to_all(rows, phase.n_taps, count)
         y = <float*> at(slots, p.y) + pixel * w.ldy
-        residual = NULL
-        if p.epilogue.has_residual:
-            residual = <const float*> at(slots, p.epilogue.residual) + pixel * ldr
+        residual = residual_at(&p.epilogue, slots, pixel * ldr)
         added = residual if p.epilogue.residual_in_tile else NULL
         # The pixels before the first one are computed but not stored.
         p.kernels.f32_grouped(
-            phase.n_taps, p.terms, p.per_group, p.channels, <const float* const*> rows, p.places,
-            weight, missing, y - missing * w.ldy, w.ldy,
+            phase.n_taps, p.terms, p.per_group, p.channels, <const float* const*> rows,
+            p.input_lanes, weight, missing, y - missing * w.ldy, w.ldy,
             added - missing * ldr if added != NULL else NULL, ldr, p.epilogue.lo, p.epilogue.hi,
         )
         finish_tile(&p.epilogue, count, p.channels, y, w.ldy, residual, ldr)

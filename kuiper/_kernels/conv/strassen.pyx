@@ -1,7 +1,7 @@
 """Strassen's algorithm: a matrix product from seven products of quarters instead of eight.
 
-Rows, terms and columns are halved: A = (A11 A12; A21 A22), B and C likewise.  In Winograd's form,
-which shares sums:
+Rows, terms and columns are halved: A = (A11 A12; A21 A22), B and C accordingly.  In Winograd's
+form, which shares sums:
 
     S1 = A21 + A22     S2 = S1 - A11      S3 = A11 - A21     S4 = A12 - S2
     T1 = B12 - B11     T2 = B22 - T1      T3 = B22 - B12     T4 = B21 - T2
@@ -14,11 +14,11 @@ serves many columns.  The sums of products stay in the caches, because the unit 
 quad is two tiles of rows, "up" and "down", by a pair of panels, "left" and "right".  The terms are
 halved by channels: the first and the second half of each tap.
 
-The cost is rounding: the sums are larger than the result, so the error is two to three times that
-of the definition, relative to the greater of the rows, and of the columns, that share sums.  A pair
-of panels is multiplied by the definition if two columns that share sums differ by a factor of more
-than 100, for example next to a filter that training left at zero; and so is a quad with a value
-that is not finite, which would spread to its neighbours.
+Sums larger than the result increase rounding errors to two to three times those of the definition,
+relative to the greater of the rows, and of the columns, that share sums.  A pair of panels is
+multiplied by the definition if two columns that share sums differ by a factor of more than 100, for
+example next to a filter that training left at zero.  So is a quad with a non-finite value, which
+would spread to its neighbours.
 
 ``StrassenStep``
     A convolution as implicit GEMM, or a Linear layer over pixels.
@@ -49,8 +49,8 @@ from kuiper.ir.view import padded_row
 cdef extern from "_runtime/populate.h" nogil:
     void populate "kp_populate"(char* first, Py_ssize_t n_bytes) noexcept
 
-# The parts of a pair of panels, in the order of their use.  No tile reads the biases of T3; they
-# hold ALIKE or NOT_ALIKE instead.
+# The parts of a pair of panels, in the order of their use.  The biases of T3, which no tile reads,
+# hold SIMILAR or DISSIMILAR.
 cdef enum:
     B11
     B21          # with the biases of the left panel
@@ -83,20 +83,18 @@ cdef enum:
     N_TILES
 
 # Quads per pair of panels: as many as fit in the L2 cache, and more if the weights are so large
-# that they should be read less often.
+# that reading them less often pays.
 cdef enum:
     MAX_QUADS = 16
     LARGE_BYTES = 7 * 512 * 1024   # weights above this are large
-    FEW_BYTES = 256 * 1024         # rows and sums of all these quads; MANY_BYTES for large weights
-    MANY_BYTES = 1200 * 1024
+    FEW_BYTES = 256 * 1024         # rows and sums of these quads
+    MANY_BYTES = 1200 * 1024       # the same for large weights
 
 cdef enum:
     MAX_NR = 32
-    MAX_RATIO = 100             # between the greatest weights of two columns that share sums
-    ALIKE = 0
-    NOT_ALIKE = 1
-
-cdef enum:
+    MAX_RATIO = 100              # between the greatest weights of two columns that share sums
+    SIMILAR = 0                  # whether the ratio is below, for all columns of a pair
+    DISSIMILAR = 1
     PREFETCH_DISTANCE_ROWS = 32  # prefetch distance, in rows of a panel
 
 
@@ -125,13 +123,13 @@ def pack_strassen(weight, bias, int n_threads=1, out=None):
     bias : array, shape (columns,), or None
     n_threads : int
     out : array, optional
-        Memory for what is returned.
+        Memory for the result.
 
     Returns
     -------
     numpy.ndarray, shape (packed_floats(columns, taps, channels),), float32
-        `N_PARTS` panels over half the channels for each pair of panels, each as the register tile
-        reads it; then, if the number of panels is odd, the last one unchanged.
+        `N_PARTS` panels over half the channels for each pair of panels; then, if the number of
+        panels is odd, the last one unchanged.
     """
     cdef Py_ssize_t pair
     columns, taps, channels = weight.shape
@@ -217,8 +215,7 @@ cdef void pack_pair(
             greatest_left[j] = max(greatest_left[j], max(fabsf(b11[k]), fabsf(b21[k])))
             greatest_right[j] = max(greatest_right[j], max(fabsf(b12[k]), fabsf(b22[k])))
     for j in range(nr):
-        # No tile reads the biases of T3.
-        out[T3 * part + j] = NOT_ALIKE
+        out[T3 * part + j] = DISSIMILAR
     for j in range(right):
         if checked[j] != 0 or (
             max(greatest_left[j], greatest_right[j])
@@ -226,7 +223,7 @@ cdef void pack_pair(
         ):
             return
     for j in range(nr):
-        out[T3 * part + j] = ALIKE
+        out[T3 * part + j] = SIMILAR
 
 
 # -- the step ----------------------------------------------------------------------------------
@@ -236,23 +233,23 @@ cdef struct quad_t:              # two tiles of pixels, their rows and sums
     Py_ssize_t up                # first output pixel of the upper tile
     Py_ssize_t down              # first output pixel of the lower tile
     Py_ssize_t shared            # pixels in both tiles, 0 or 1; the upper tile stores them
-    bint finite                  # whether all sums are
-    (const float**)[N_LISTS] lists
-    float* tiles
+    bint finite                  # whether all sums are finite
+    (const float**)[N_LISTS] lists  # (taps, m) pointers to rows of `half` floats
+    float* tiles                 # (N_TILES, mr, nr)
 
 
 cdef struct strassen_t:
     const kernels_t* kernels
     const window_t* window
-    ref_t x
-    ref_t weight
-    ref_t y
-    ref_t scratch
-    const float* zeros
+    ref_t x                      # (n, in_h, in_w, 2 * half)
+    ref_t weight                 # of pack_strassen
+    ref_t y                      # (n, out_h, out_w, out_channels)
+    ref_t scratch                # per quad: sums (4, taps * mr, ld_sums), tiles, lists
+    const float* zeros           # (2 * half,)
     Py_ssize_t half              # of the channels
     Py_ssize_t out_channels
-    Py_ssize_t ld_sums        # from row to row
-    Py_ssize_t sums_stride       # from S1 to S2
+    Py_ssize_t ld_sums           # from row to row, in elements
+    Py_ssize_t sums_stride       # from S1 to S2, in elements
     Py_ssize_t quads             # of an image
     Py_ssize_t at_a_time         # quads processed together
     Py_ssize_t part_floats       # size of a panel over half the channels
@@ -267,7 +264,7 @@ cdef class StrassenStep(Step):
     x, y : TensorView
         Channels-last.  The number of input channels is a multiple of twice the lanes.
     weight : TensorView
-        Of :func:`pack_strassen`; at least two panels.
+        Packed by :func:`pack_strassen`; at least two panels.
     window : Window
         Of one phase.
     scratch : TensorView
@@ -305,17 +302,17 @@ cdef class StrassenStep(Step):
 
 
 cdef inline Py_ssize_t n_pairs(const strassen_t* p) noexcept nogil:
-    """Count the pairs of panels; a single last panel counts as a pair."""
+    """Return the number of pairs of panels; a single last panel counts as a pair."""
     return ceil_div(p.out_channels, 2 * p.kernels.nr)
 
 
 cdef Py_ssize_t quads_at_a_time(
     Py_ssize_t rows, Py_ssize_t taps, Py_ssize_t channels, Py_ssize_t columns
 ):
-    cdef Py_ssize_t mr = active().mr, most = FEW_BYTES
+    cdef Py_ssize_t mr = active().mr, limit = FEW_BYTES
     if 7 * taps * channels * columns > LARGE_BYTES:
-        most = MANY_BYTES
-    return max(1, min(MAX_QUADS, ceil_div(rows, 2 * mr), most // (16 * mr * taps * channels)))
+        limit = MANY_BYTES
+    return max(1, min(MAX_QUADS, ceil_div(rows, 2 * mr), limit // (16 * mr * taps * channels)))
 
 
 cdef Py_ssize_t quad_floats(Py_ssize_t taps, Py_ssize_t row_stride):
@@ -348,7 +345,7 @@ cdef inline Py_ssize_t first_pixel(const strassen_t* p, Py_ssize_t quad) noexcep
 
 
 cdef void open_quad(
-    const strassen_t* p, char* const* slots, Py_ssize_t number, float* room, quad_t* quad
+    const strassen_t* p, char* const* slots, Py_ssize_t number, float* space, quad_t* quad
 ) noexcept nogil:
     """Fill the lists of rows of a quad and compute their sums."""
     cdef const window_t* w = p.window
@@ -357,7 +354,7 @@ cdef void open_quad(
     cdef Py_ssize_t mr = p.kernels.mr, taps = phase.n_taps
     cdef Py_ssize_t start = first_pixel(p, number), stop = first_pixel(p, number + 1), i, j
     cdef const float** rows
-    quad.tiles = room + 4 * p.sums_stride
+    quad.tiles = space + 4 * p.sums_stride
     rows = <const float**> (quad.tiles + N_TILES * mr * p.kernels.nr)
     for i in range(N_LISTS):
         quad.lists[i] = rows + i * taps * mr
@@ -371,10 +368,10 @@ cdef void open_quad(
         quad.lists[UP_2][i] = quad.lists[UP_1][i] + p.half
         quad.lists[DOWN_2][i] = quad.lists[DOWN_1][i] + p.half
         for j in range(4):
-            quad.lists[SUM_1 + j][i] = room + j * p.sums_stride + i * p.ld_sums
+            quad.lists[SUM_1 + j][i] = space + j * p.sums_stride + i * p.ld_sums
     quad.finite = p.kernels.f32_strassen_sums(
         taps * quad.m, p.half, <const float* const*> quad.lists[UP_1],
-        <const float* const*> quad.lists[DOWN_1], room, p.ld_sums, p.sums_stride,
+        <const float* const*> quad.lists[DOWN_1], space, p.ld_sums, p.sums_stride,
     )
 
 
@@ -382,13 +379,13 @@ cdef inline void multiply(
     const strassen_t* p, char* const* slots, const quad_t* quad, int n_products,
     const product_t* products, Py_ssize_t distance, bint down, Py_ssize_t column,
 ) noexcept nogil:
-    """Compute an output tile as a chain of products, with sums added and saved on the way."""
+    """Compute an output tile as a chain of products, which adds and stores partial sums."""
     cdef Py_ssize_t pixel = quad.down if down else quad.up
     p.kernels.f32_gemm_chain[quad.m](
         n_products, products, p.window.phases[0].n_taps, p.half, distance,
         quad.shared if down else 0,
         output_at(p, slots, pixel, column), p.window.ldy,
-        min(p.kernels.nr, p.out_channels - column), residual_at(p, slots, pixel, column),
+        min(p.kernels.nr, p.out_channels - column), tile_residual(p, slots, pixel, column),
         p.epilogue.ldr, p.epilogue.lo, p.epilogue.hi,
     )
 
@@ -410,7 +407,7 @@ cdef inline float* output_at(
     return <float*> at(slots, p.y) + pixel * p.window.ldy + column
 
 
-cdef inline const float* residual_at(
+cdef inline const float* tile_residual(
     const strassen_t* p, char* const* slots, Py_ssize_t pixel, Py_ssize_t column
 ) noexcept nogil:
     """Return the residual that the tile adds, or NULL."""
@@ -445,7 +442,7 @@ cdef void one_chain(
         multiply(p, slots, quad, 2, s, distance, False, right)
         p.kernels.f32_tile_sum(
             quad.m, quad.shared, min(nr, p.out_channels - right), u3, q, s[1].panel,
-            residual_at(p, slots, quad.down, right), p.epilogue.ldr,
+            tile_residual(p, slots, quad.down, right), p.epilogue.ldr,
             output_at(p, slots, quad.down, right), p.window.ldy, p.epilogue.lo, p.epilogue.hi,
         )
 
@@ -473,12 +470,12 @@ cdef void pair_of_panels(
 ) noexcept nogil:
     """Multiply some quads by a pair of panels, chain by chain, so that each part is read once.
 
-    Prefetches the next quads' `rows` that are not NULL, otherwise the panels to come.
+    Prefetches the `rows` of the next quads that are not NULL, otherwise the next panels.
     """
     cdef Py_ssize_t i, distance, nr = p.kernels.nr
-    cdef bint alike = panels[T3 * p.part_floats] == ALIKE
+    cdef bint similar = panels[T3 * p.part_floats] == SIMILAR
     cdef int chain
-    for chain in range(3 if alike else 0):
+    for chain in range(3 if similar else 0):
         for i in range(count):
             distance = PREFETCH_DISTANCE_ROWS * nr
             if chain == 0 and rows[i] != NULL:
@@ -486,7 +483,7 @@ cdef void pair_of_panels(
             if quads[i].finite:
                 one_chain(p, slots, chain, &quads[i], panels, distance, column)
     for i in range(count):
-        if not (alike and quads[i].finite):
+        if not (similar and quads[i].finite):
             by_definition(p, slots, &quads[i], panels, column)
 
 
@@ -506,7 +503,7 @@ cdef void one_panel(
                 1, &product, p.window.phases[0].n_taps, 2 * p.half,
                 PREFETCH_DISTANCE_ROWS * p.kernels.nr,
                 quads[i].shared if down else 0, output_at(p, slots, pixel, column),
-                p.window.ldy, p.out_channels - column, residual_at(p, slots, pixel, column),
+                p.window.ldy, p.out_channels - column, tile_residual(p, slots, pixel, column),
                 p.epilogue.ldr, p.epilogue.lo, p.epilogue.hi,
             )
 
@@ -514,18 +511,18 @@ cdef void one_panel(
 cdef void strassen_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Cross-correlation of images with packed filters, plus post-ops.
+    """Cross-correlate images with packed filters and apply the epilogue.
 
-    Layout : x (n, h, w, ic) -> y (n, oh, ow, oc), pitched
+    Layout : x (n, h, w, ic) -> y (n, oh, ow, oc), any row strides
     Needs  : weights of pack_strassen for the table's tile; one phase
-    Threads: over groups of quads x pairs of panels x quads; a quad is the same for all of them
+    Threads: over groups of quads x pairs of panels x quads; quads do not depend on the threads
     Source : Strassen (1969), Winograd (1971)
     """
     cdef const strassen_t* p = <const strassen_t*> params
     cdef const window_t* w = p.window
     cdef const float* weight = <const float*> at(slots, p.weight)
     cdef const float* residual = NULL
-    cdef float* room = <float*> at(slots, p.scratch)
+    cdef float* space = <float*> at(slots, p.scratch)
     cdef Py_ssize_t nr = p.kernels.nr, pairs = n_pairs(p), total = w.n * p.quads
     cdef Py_ssize_t q = shard_start(total * pairs, shard, n_shards)
     cdef Py_ssize_t stop = shard_start(total * pairs, shard + 1, n_shards)
@@ -535,14 +532,14 @@ cdef void strassen_run(
     cdef (const float*)[MAX_QUADS] rows
     cdef Py_ssize_t following
     while q < stop:
-        # Quads are cut into groups of nearly equal size; a group visits all pairs of panels first.
+        # Quads form groups of nearly equal size; all pairs of panels of a group come first.
         group = group_of(q // pairs, total, groups)
         first = group * total // groups
         size = (group + 1) * total // groups - first
         if group != opened:
             opened = group
             for i in range(size):
-                open_quad(p, slots, first + i, room + i * room_floats(p), &quads[i])
+                open_quad(p, slots, first + i, space + i * space_floats(p), &quads[i])
         offset = (q - first * pairs) % size
         pair = (q - first * pairs) // size
         count = min(size - offset, stop - q)
@@ -580,7 +577,7 @@ cdef void strassen_run(
         q += count
 
 
-cdef inline Py_ssize_t room_floats(const strassen_t* p) noexcept nogil:
+cdef inline Py_ssize_t space_floats(const strassen_t* p) noexcept nogil:
     """Return quad_floats for the extents of the step."""
     return 4 * p.sums_stride + p.kernels.mr * (
         N_TILES * p.kernels.nr + 2 * N_LISTS * p.window.phases[0].n_taps

@@ -1,7 +1,7 @@
-# The input pixels that each output pixel of a convolution sees; see window.pyx.
+# The input pixels of each output pixel of a convolution; see window.pyx.
 
 cdef struct tap_t:
-    Py_ssize_t dy            # offset from the pixel's origin in the input
+    Py_ssize_t dy            # from the output pixel's origin in the input, in pixels
     Py_ssize_t dx
     Py_ssize_t offset        # the same in elements
 
@@ -11,18 +11,18 @@ cdef struct phase_t:
     Py_ssize_t height        # output rows and columns in the phase
     Py_ssize_t width
     Py_ssize_t n_taps
-    tap_t* taps
+    tap_t* taps              # (n_taps,)
     Py_ssize_t weight        # start of its panels, in elements
-    Py_ssize_t min_dy        # extreme offsets of the taps, 0 included
+    Py_ssize_t min_dy        # extremes of the taps and 0
     Py_ssize_t max_dy
     Py_ssize_t min_dx
     Py_ssize_t max_dx
 
 cdef struct window_t:
-    Py_ssize_t n
+    Py_ssize_t n             # images
     Py_ssize_t in_h
     Py_ssize_t in_w
-    Py_ssize_t ldx
+    Py_ssize_t ldx           # from pixel to pixel, in elements
     Py_ssize_t out_h
     Py_ssize_t out_w
     Py_ssize_t ldy
@@ -31,7 +31,7 @@ cdef struct window_t:
     Py_ssize_t out_step      # output rows between consecutive output rows of a phase
     Py_ssize_t out_step_w
     Py_ssize_t n_phases
-    phase_t* phases
+    phase_t* phases          # (n_phases,)
 
 
 cdef class Window:

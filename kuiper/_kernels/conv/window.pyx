@@ -1,11 +1,11 @@
-"""The geometry of convolutions over channels-last images; see window.pxd for what drivers use."""
+"""The geometry of convolutions over channels-last images."""
 
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 
 cdef class Window:
-    """The input pixels that each output pixel sees.
+    """The input pixels of each output pixel.
 
     Parameters
     ----------

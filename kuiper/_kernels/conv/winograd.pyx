@@ -16,9 +16,9 @@ Three stages: transform input patches of (t + 2) x (t + 2) pixels, (2 t + 1) x (
 stride of 2, to as many frequencies; multiply (tiles, channels) by (channels, filters) for each
 frequency; transform the products back.
 
-A volume is a sequence of planes.  Its filters have a 3x3 part per plane of the kernel, and their
-products are one sum: the matrix product has kernel_d times the terms.  A stack is the tiles at one
-(h, w) in all planes of a volume; it is processed as a whole.  A stack of an image is one tile.
+A volume is a sequence of planes.  Its filters have 3x3 taps per plane of the kernel, and the matrix
+product has kernel_d times the terms.  A *stack* is the tiles at one (h, w) in all planes of a
+volume, and is processed as a whole; a stack of an image is one tile.
 
 If tiles do not divide the plane, those at its right and bottom edges need fewer frequencies.  Tiles
 are numbered so that the tiles that need a frequency form one range: right edge, inner tiles, bottom
@@ -32,8 +32,8 @@ edge does not need start after it.
     Staged: one step per stage.  The products are split by frequency, so each shard reads only its
     part of the transformed weights.  Best for small planes, where the weights dominate.
 
-Both compute every output by the same operations in the same order.  A tile with a value that is not
-finite is computed again by the definition, see winograd_direct.pxi.
+Both compute every output by the same operations in the same order.  A tile with a non-finite value
+is computed again by the definition, see winograd_direct.pxi.
 
 The filters, :class:`WinogradFilters`, may be transformed after the first runs.  Until then, a run
 reads and transforms each panel on use, with the same bits.
@@ -49,7 +49,9 @@ from libc.string cimport memset
 
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.packing cimport pack_panel
-from kuiper._kernels.conv.epilogue cimport is_in_tile, make_epilogue, epilogue_t, finish_tile
+from kuiper._kernels.conv.epilogue cimport (
+    epilogue_t, finish_tile, is_in_tile, make_epilogue, residual_at,
+)
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._runtime.stored_rows cimport read_rows, stored_t, where_stored
 from kuiper._kernels.micro.table cimport (
@@ -100,7 +102,7 @@ def frequency_stride(Py_ssize_t tiles, Py_ssize_t channels):
     """Return the distance between the frequencies of some tiles, in floats.
 
     It is an odd number of cache lines: the transforms access all frequencies at once, and lines a
-    large power of two apart would share a few sets of the L1 cache.
+    large power of two apart would share few sets of the L1 cache.
     """
     return (ceil_div(tiles * padded_row(channels), LINE_FLOATS) | 1) * LINE_FLOATS
 
@@ -119,24 +121,26 @@ cdef struct winograd_t:
     int stride
     int patch                    # side of a patch, in input pixels and in frequencies
     int points                   # t + 2: weights along an axis, see end_of
-    ref_t x
-    const char* const* weights   # *weights is NULL while the filters are deferred
-    ref_t error_slot                  # where a run records that filters could not be read
+    ref_t x                      # (n, in_d, in_h, in_w, in_channels)
+    # *weights (points^2, panels, 1 + kernel_d * in_channels, nr), NULL while filters are deferred
+    const char* const* weights
+    ref_t error_slot             # records that filters could not be read
     ref_t u                      # scratch for the filters of a panel, if they are deferred
-    ref_t latch                  # the weights that all shards of a run use, or NULL
-    const char* filters          # not transformed; NULL until direct_tile needs them
+    ref_t latch                  # pointer to the weights that all shards of a run use, or NULL
+    # (out_channels, in_channels, kernel_d, 3, 3), as stored; NULL until direct_tile needs them
+    const char* filters
     bint filters_are_halves      # float16
     void* step                   # the step that reads them
-    ref_t bias
-    ref_t y
+    ref_t bias                   # (out_channels,)
+    ref_t y                      # (n, out_d, out_h, out_w, out_channels)
     ref_t v                      # (frequencies, tiles, in_channels): the transformed input
     ref_t m                      # (frequencies, tiles, out_channels): the products
-    const float* zeros
+    const float* zeros           # (in_channels,)
     Py_ssize_t n                 # volumes
     Py_ssize_t in_d
     Py_ssize_t in_h
     Py_ssize_t in_w
-    Py_ssize_t ldx
+    Py_ssize_t ldx               # from pixel to pixel, in elements
     Py_ssize_t out_d
     Py_ssize_t out_h
     Py_ssize_t out_w
@@ -147,20 +151,20 @@ cdef struct winograd_t:
     Py_ssize_t front
     Py_ssize_t in_channels
     Py_ssize_t out_channels
-    Py_ssize_t ldv           # from tile to tile
+    Py_ssize_t ldv               # from tile to tile, in elements
     Py_ssize_t ldm
-    Py_ssize_t v_stride          # from frequency to frequency
+    Py_ssize_t v_stride          # from frequency to frequency, in elements
     Py_ssize_t m_stride
-    Py_ssize_t pad_top
+    Py_ssize_t pad_top           # in pixels
     Py_ssize_t pad_left
-    Py_ssize_t tiles_h
+    Py_ssize_t tiles_h           # of a plane
     Py_ssize_t tiles_w
     Py_ssize_t block             # stacks per block; all of them when staged
     Py_ssize_t inner_h           # whole tiles along an axis
     Py_ssize_t inner_w
     Py_ssize_t[MAX_FREQUENCIES] first  # first stack that needs a frequency
     Py_ssize_t[MAX_FREQUENCIES] last   # last stack that needs a frequency, plus 1
-    int stage
+    int stage                    # see WinogradStageStep
     bint streams                 # stores bypass the caches
     epilogue_t epilogue
 
@@ -197,8 +201,7 @@ cdef class _Winograd(Step):
 
     cdef _fill(
         self, int tile, int stride, x, WinogradFilters weight, filters, bias, y, error_slot, u, v,
-        m,
-        block, padding, epilogue, planes,
+        m, block, padding, epilogue, planes,
     ):
         cdef Py_ssize_t last_h, last_w, right, inner, bottom, corner, i, j
         cdef bint at_bottom, at_right
@@ -267,13 +270,13 @@ cdef class WinogradStep(_Winograd):
     tile, stride : int
         Side of a tile, 2 or 4 with a stride of 1, 4 with one of 2.
     x, y : TensorView
-        Channels-last; the planes of volumes follow each other.
+        Channels-last; planes of volumes are consecutive images.
     weight : WinogradFilters
-        The planes of the filters follow each other as channels.
+        Planes of the filters are consecutive channels.
     filters : object
         The source of `weight`: `stored()` returns (out_channels, in_channels, planes, 3, 3) in C
-        order, at any address, float16 if `are_halves`, otherwise float32.  It is called for the
-        first tile that has to be computed again.
+        order, at any byte address, float16 if `are_halves`, otherwise float32.  It is called when
+        the first tile is computed by the definition.
     bias : TensorView, shape (out_channels,)
     error_slot : TensorView
         Per-context state: an error_slot_t.
@@ -313,8 +316,8 @@ cdef class WinogradStageStep(_Winograd):
     stage : int
         0 transforms the input, 1 multiplies, 2 transforms back.
     latch : TensorView, shape (1,), uint64
-        The first stage stores here the weights that the second one uses, or NULL.  They may become
-        transformed at any moment, and all shards of a run must divide the work alike.
+        Stage 0 stores the pointer to the weights, or NULL, for stage 1: deferred filters may become
+        available at any moment, and all shards of a run must divide the work in the same way.
     v, m : TensorView
         As for :class:`WinogradStep` with all tiles in one block, shared by all shards.
     tile, stride, x, weight, filters, bias, y, error_slot, u, padding, epilogue, planes
@@ -339,23 +342,23 @@ cdef class WinogradStageStep(_Winograd):
         self.max_shards = max(weights * panels if stage == 1 else tiles, 1)
 
 
-cdef struct tile_position_t:             # of a tile
+cdef struct tile_position_t:
     Py_ssize_t volume
     Py_ssize_t plane
-    Py_ssize_t h                 # its first output
+    Py_ssize_t h                 # row and column of the first output
     Py_ssize_t w
-    Py_ssize_t rows              # of its outputs, those inside the plane
+    Py_ssize_t rows              # outputs inside the plane
     Py_ssize_t columns
 
 
 cdef tile_position_t tile_position(
     const winograd_t* p, Py_ssize_t tile, Py_ssize_t planes
 ) noexcept nogil:
-    """Return the position of a tile in stacks of `planes`; the module docstring has the order."""
-    cdef tile_position_t place
+    """Return the position of tile number `tile`; the module docstring has the order of stacks."""
+    cdef tile_position_t position
     cdef Py_ssize_t region, row = 0, column = 0, rows = 1, columns = 1
     cdef bint at_bottom, at_right
-    place.plane = tile % planes
+    position.plane = tile % planes
     tile //= planes
     for region in range(REGIONS):
         at_bottom = region >= 2
@@ -367,22 +370,23 @@ cdef tile_position_t tile_position(
         if tile < p.n * rows * columns:
             break
         tile -= p.n * rows * columns
-    place.volume = tile // (rows * columns)
-    place.h = (row + tile // columns % rows) * p.tile
-    place.w = (column + tile % columns) * p.tile
-    place.rows = min(p.tile, p.out_h - place.h)
-    place.columns = min(p.tile, p.out_w - place.w)
-    return place
+    position.volume = tile // (rows * columns)
+    position.h = (row + tile // columns % rows) * p.tile
+    position.w = (column + tile % columns) * p.tile
+    position.rows = min(p.tile, p.out_h - position.h)
+    position.columns = min(p.tile, p.out_w - position.w)
+    return position
 
 
 cdef void transform_input(
     const winograd_t* p, const float* x, Py_ssize_t tile, float* v
 ) noexcept nogil:
-    """Write the frequencies of one tile, all channels, to v[f * v_stride]."""
+    """Write the frequencies of one tile, all channels, to v[f * v_stride + c]."""
     cdef (const float*)[MAX_FREQUENCIES] pixels
-    cdef tile_position_t place = tile_position(p, tile, p.in_d)
-    cdef Py_ssize_t plane = place.volume * p.in_d + place.plane
-    cdef Py_ssize_t top = place.h * p.stride - p.pad_top, left = place.w * p.stride - p.pad_left
+    cdef tile_position_t position = tile_position(p, tile, p.in_d)
+    cdef Py_ssize_t plane = position.volume * p.in_d + position.plane
+    cdef Py_ssize_t top = position.h * p.stride - p.pad_top
+    cdef Py_ssize_t left = position.w * p.stride - p.pad_left
     cdef Py_ssize_t i, j, h, w
     cdef const float* row
     for i in range(p.patch):
@@ -395,14 +399,14 @@ cdef void transform_input(
             else:
                 pixels[p.patch * i + j] = p.zeros
     p.kernels.f32_wino_input[p.tile][p.stride](
-        p.in_channels, <const float* const*> pixels, place.rows, place.columns, v, p.v_stride
+        p.in_channels, <const float* const*> pixels, position.rows, position.columns, v, p.v_stride
     )
 
 
 cdef inline Py_ssize_t end_of(const winograd_t* p, Py_ssize_t point) noexcept nogil:
-    """Return the end of the range of frequencies, along an axis, that a point's weight serves.
+    """Return the end of the range of frequencies along an axis that use a point's weight.
 
-    With a stride of 2, the last weight serves all remaining frequencies.
+    With a stride of 2, all remaining frequencies use the last weight.
     """
     return p.patch if point == p.points - 1 else point + 1
 
@@ -422,10 +426,10 @@ cdef void multiply_deferred(
     const winograd_t* p, char* const* slots, Py_ssize_t panel, Py_ssize_t first, Py_ssize_t count,
     const float* v, float* m,
 ) noexcept nogil:
-    """Call `multiply` for all weights of a panel, whose filters are read and transformed here."""
+    """Read and transform the filters of a panel, and call `multiply` for all its weights."""
     cdef Py_ssize_t nr = p.kernels.nr, depth = p.kernel_d * p.in_channels, size = (1 + depth) * nr
     cdef Py_ssize_t row, i
-    cdef float* u = <float*> at(slots, p.u)  # a row of weights, then what they are made of
+    cdef float* u = <float*> at(slots, p.u)  # a row of weights, then packed and stored filters
     cdef float* taps = u + p.points * size
     cdef float* space = taps + (1 + 9 * depth) * nr
     cdef bint are_read = (<_Winograd> p.step).weight.read_stored(panel, space, taps)
@@ -454,7 +458,7 @@ cdef void multiply_transformed(
 cdef void point_planes(
     const winograd_t* p, const float* v, Py_ssize_t first, Py_ssize_t count, const float** rows
 ) noexcept nogil:
-    """Fill rows[z * count + i] with the row of v that plane z of the filters sees for tile i."""
+    """Fill rows[z * count + i] with the row of v for plane z of the filters and tile i."""
     cdef Py_ssize_t z, i, plane, stack
     for i in range(count):
         stack = (first + i) // p.out_d
@@ -516,25 +520,23 @@ cdef void transform_output(
     const winograd_t* p, char* const* slots, Py_ssize_t tile, const float* m
 ) noexcept nogil:
     """Write the outputs of one tile from its products m[f * m_stride]."""
-    cdef tile_position_t place = tile_position(p, tile, p.out_d)
-    cdef Py_ssize_t plane = place.volume * p.out_d + place.plane
-    cdef Py_ssize_t pixel = (plane * p.out_h + place.h) * p.out_w + place.w, i
+    cdef tile_position_t position = tile_position(p, tile, p.out_d)
+    cdef Py_ssize_t plane = position.volume * p.out_d + position.plane
+    cdef Py_ssize_t pixel = (plane * p.out_h + position.h) * p.out_w + position.w, i
     cdef Py_ssize_t ldr = p.epilogue.ldr
     cdef float* y = <float*> at(slots, p.y) + pixel * p.ldy
-    cdef const float* residual = NULL
-    if p.epilogue.has_residual:
-        residual = <const float*> at(slots, p.epilogue.residual) + pixel * ldr
+    cdef const float* residual = residual_at(&p.epilogue, slots, pixel * ldr)
     cdef const float* added = residual if p.epilogue.residual_in_tile else NULL
     if not p.kernels.f32_wino_output[p.tile][p.stride](
         p.out_channels, m, p.m_stride, <const float*> at(slots, p.bias),
-        y, p.out_w * p.ldy, p.ldy, place.rows, place.columns,
+        y, p.out_w * p.ldy, p.ldy, position.rows, position.columns,
         added, p.out_w * ldr, ldr, p.epilogue.lo, p.epilogue.hi,
         p.streams and <size_t> y % (4 * LINE_FLOATS) == 0,
     ) and has_filters(p, slots):
-        direct_tile(p, slots, &place, y, added)
-    for i in range(place.rows):
+        direct_tile(p, slots, &position, y, added)
+    for i in range(position.rows):
         finish_tile(
-            &p.epilogue, place.columns, p.out_channels, y + i * p.out_w * p.ldy, p.ldy,
+            &p.epilogue, position.columns, p.out_channels, y + i * p.out_w * p.ldy, p.ldy,
             residual + i * p.out_w * ldr if residual != NULL else NULL, ldr,
         )
 
@@ -542,11 +544,11 @@ cdef void transform_output(
 cdef void winograd_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """3x3 convolution of stride 1 or 2, of one plane or several, plus post-ops.
+    """Convolve images or volumes by 3x3 filters per plane, stride 1 or 2, and apply the epilogue.
 
-    Layout : x (n, d, h, w, ic) -> y (n, od, oh, ow, oc), pitched
+    Layout : x (n, d, h, w, ic) -> y (n, od, oh, ow, oc), any row strides
     Needs  : filters packed for the table's tile
-    Threads: over blocks of stacks; each thread has a workspace of its own
+    Threads: over blocks of stacks; one workspace per thread
     Source : Lavin, Gray (2015), algorithm 1
     """
     cdef const winograd_t* p = <const winograd_t*> params
@@ -574,7 +576,7 @@ cdef void winograd_run(
 
 
 cdef Py_ssize_t stacks_of(const winograd_t* p, Py_ssize_t q) noexcept nogil:
-    """Count the stacks that weight q multiplies, summed over its frequencies."""
+    """Return the number of stacks that weight q multiplies, summed over its frequencies."""
     cdef Py_ssize_t i = q // p.points, j = q % p.points, h, w, total = 0
     for h in range(i, end_of(p, i)):
         for w in range(j, end_of(p, j)):
@@ -585,7 +587,7 @@ cdef Py_ssize_t stacks_of(const winograd_t* p, Py_ssize_t q) noexcept nogil:
 cdef Py_ssize_t product_start(
     const winograd_t* p, Py_ssize_t panels, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Return the first product of shard `shard`; a weight counts by the stacks it multiplies."""
+    """Return the first product of a shard, for shards of equal numbers of stacks x panels."""
     cdef Py_ssize_t q, total = 0, stacks, wanted, n_weights = p.points * p.points
     for q in range(n_weights):
         total += stacks_of(p, q)
@@ -601,7 +603,7 @@ cdef Py_ssize_t product_start(
 cdef void winograd_stage_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """One stage of a 3x3 convolution; see winograd_run."""
+    """Compute one stage of a 3x3 convolution; see winograd_run."""
     cdef const winograd_t* p = <const winograd_t*> params
     cdef const float* x = <const float*> at(slots, p.x)
     cdef const char** latch = <const char**> at(slots, p.latch)

@@ -1,13 +1,13 @@
-# Computes the outputs of one tile by the definition of a convolution.
+# The outputs of one tile by the definition of a convolution.
 #
-# A pixel that is not finite, or that overflows in a transform, spoils all outputs of its tile,
-# since each product mixes many pixels.  Such a tile is computed again from the stored filters, as
+# A pixel that is not finite, or that overflows in a transform, invalidates all outputs of its tile,
+# because each product mixes many pixels.  The tile is computed again from the stored filters:
 #
 #     sums[filter, pixel] = sum_k taps[filter][k] * fields[k, pixel]
 #
-# for k = (channel, plane, row, column).  The operands change roles, because the filters lie in
-# rows.  Few filters and few planes at a time keep all buffers on the stack, so no scratch memory is
-# reserved for such tiles.
+# for k = (channel, plane, row, column).
+# The filters are the rows of A and not the panel, because they are stored in rows.  A few filters
+# and planes at a time fit buffers on the stack, so no scratch memory is reserved for such tiles.
 
 from libc.math cimport ldexp, NAN
 from libc.stdint cimport uint16_t
@@ -52,17 +52,16 @@ cdef inline const float* load_taps(
 
 
 cdef void load_fields(
-    const winograd_t* p, const float* x, const tile_position_t* place, Py_ssize_t pixel,
-    Py_ssize_t first,
-    Py_ssize_t count, float* field, Py_ssize_t nr,
+    const winograd_t* p, const float* x, const tile_position_t* tile, Py_ssize_t pixel,
+    Py_ssize_t first, Py_ssize_t count, float* field, Py_ssize_t nr,
 ) noexcept nogil:
-    """Write some planes of the receptive field of one output to field[k * nr]."""
-    cdef Py_ssize_t top = (place.h + pixel // place.columns) * p.stride - p.pad_top
-    cdef Py_ssize_t left = (place.w + pixel % place.columns) * p.stride - p.pad_left
-    cdef Py_ssize_t i, plane, h, w, tap, before = place.volume * p.in_d
+    """Write `count` planes of the receptive field of one output to field[k * nr]."""
+    cdef Py_ssize_t top = (tile.h + pixel // tile.columns) * p.stride - p.pad_top
+    cdef Py_ssize_t left = (tile.w + pixel % tile.columns) * p.stride - p.pad_left
+    cdef Py_ssize_t i, plane, h, w, tap, before = tile.volume * p.in_d
     cdef const float* source
     for i in range(count):
-        plane = place.plane * p.stride_d + (first + i) % p.kernel_d * p.dilation_d - p.front
+        plane = tile.plane * p.stride_d + (first + i) % p.kernel_d * p.dilation_d - p.front
         for tap in range(9):
             h, w = top + tap // 3, left + tap % 3
             source = p.zeros
@@ -72,9 +71,8 @@ cdef void load_fields(
 
 
 cdef void direct_sums(
-    const winograd_t* p, const float* x, const tile_position_t* place, Py_ssize_t pixel,
-    Py_ssize_t n,
-    Py_ssize_t first, Py_ssize_t count, float* sums,
+    const winograd_t* p, const float* x, const tile_position_t* tile, Py_ssize_t pixel,
+    Py_ssize_t n, Py_ssize_t first, Py_ssize_t count, float* sums,
 ) noexcept nogil:
     """Write sums[filter * nr + output] for `count` filters from `first` on and n outputs."""
     cdef float[(1 + DIRECT_TAPS) * MAX_NR] panel
@@ -87,7 +85,7 @@ cdef void direct_sums(
     while at < all_planes:
         planes = min(DIRECT_PLANES, all_planes - at)
         for j in range(n):
-            load_fields(p, x, place, pixel + j, at, planes, &panel[nr + j], nr)
+            load_fields(p, x, tile, pixel + j, at, planes, &panel[nr + j], nr)
         o = 0
         while o < count:
             height = min(mr, count - o)
@@ -105,31 +103,31 @@ cdef void direct_sums(
 
 
 cdef void direct_tile(
-    const winograd_t* p, char* const* slots, const tile_position_t* place, float* y,
+    const winograd_t* p, char* const* slots, const tile_position_t* tile, float* y,
     const float* residual
 ) noexcept nogil:
     """Write the outputs of one tile, plus bias and residual, clamped.
 
-    It replaces the kernel's `wino_output`: each output depends on its own window alone.
+    Replaces the kernel's `wino_output`: here each output depends on its own window only.
     """
     cdef float[DIRECT_FILTERS * MAX_NR] sums
     cdef const float* x = <const float*> at(slots, p.x)
     cdef const float* bias = <const float*> at(slots, p.bias)
-    cdef Py_ssize_t nr = p.kernels.nr, n_pixels = place.rows * place.columns
+    cdef Py_ssize_t nr = p.kernels.nr, n_pixels = tile.rows * tile.columns
     cdef Py_ssize_t first = 0, o, n, count, i, j, pixel
     cdef float value
     while first < n_pixels:
         n, o = min(nr, n_pixels - first), 0
         while o < p.out_channels:
             count = min(DIRECT_FILTERS, p.out_channels - o)
-            direct_sums(p, x, place, first, n, o, count, &sums[0])
+            direct_sums(p, x, tile, first, n, o, count, &sums[0])
             for j in range(n):
-                pixel = (first + j) // place.columns * p.out_w + (first + j) % place.columns
+                pixel = (first + j) // tile.columns * p.out_w + (first + j) % tile.columns
                 for i in range(count):
                     value = sums[i * nr + j] + bias[o + i]
                     if residual != NULL:
                         value += residual[pixel * p.epilogue.ldr + o + i]
-                    # In this form, a NaN stays a NaN.
+                    # This form of the clamp keeps NaN.
                     value = p.epilogue.lo if value < p.epilogue.lo else value
                     value = p.epilogue.hi if value > p.epilogue.hi else value
                     y[pixel * p.ldy + o + i] = value

@@ -1,7 +1,7 @@
 # The filters of a Winograd convolution: reading, packing and transforming them, now or deferred.
 
 cdef class WinogradFilters:
-    """3x3 filters, transformed and packed, now or deferred.
+    """3x3 filters, transformed and packed now or later.
 
     Parameters
     ----------
@@ -14,15 +14,15 @@ cdef class WinogradFilters:
         1, or 2 with a tile of 4.
     n_threads : int
     later : bool, default=False
-        Do nothing yet.  Until :meth:`advance` has transformed all filters, each run reads slices of
-        `weight` and transforms them on use.
+        Defer the work to :meth:`advance`.  Until it has transformed all filters, each run reads and
+        transforms slices of `weight` on use.
     pool : PagePool, optional
         Provides the memory of `weights`.
 
     Attributes
     ----------
     weights : numpy.ndarray or None, shape ((tile + 2) ** 2, panels, 1 + in_channels, nr), float32
-        Written in part only while the filters are deferred.
+        Incomplete while the filters are deferred.
     """
 
     cdef const char* transformed  # the weights; NULL until all are transformed
@@ -30,11 +30,11 @@ cdef class WinogradFilters:
     cdef int tile, stride
     cdef Py_ssize_t columns, channels, panels
     cdef Py_ssize_t done          # panels transformed
-    cdef object source            # kept: runs that started before the end still read it
+    cdef object source            # kept for runs that started before the last advance
     cdef stored_t stored          # its location in the file
     cdef readonly object weights
-    cdef object pool              # of pages, for the weights
-    cdef object failure           # why a run could not read them; the run raises it
+    cdef object pool
+    cdef object failure           # the exception of a run that could not read the filters
 
     def __init__(
         self, weight, int tile, int stride=1, int n_threads=1, bint later=False, pool=None
@@ -87,9 +87,9 @@ cdef class WinogradFilters:
         Raises
         ------
         MemoryError
-            There is too little memory for the weights.  The filters remain usable as they are.
+            If there is too little memory for the weights.  The filters remain usable.
         ModelFormatError
-            The filters cannot be read.
+            If the filters cannot be read.
         """
         if not self.is_deferred:
             return False
@@ -122,7 +122,7 @@ cdef class WinogradFilters:
             parallel_for(transform_one, &job, n * (self.tile + 2), n_threads)
 
     cdef pack(self, filters_t* job, Py_ssize_t n, rows, int n_threads):
-        """Read and pack the filters of some panels as they are."""
+        """Read and pack the filters of n panels without transforming them."""
         cdef float[:, ::1] space
         cdef const float[:, :, :, ::1] filters
         job.failures = self.stored.descriptor < 0
@@ -147,7 +147,7 @@ cdef class WinogradFilters:
         return True
 
     cdef int read_taps(self, Py_ssize_t panel, float* taps) except -1:
-        """Read the filters of one panel as they are, and pack them."""
+        """Read the filters of one panel from `source`, and pack them."""
         cdef Py_ssize_t nr = self.kernels.nr, start = panel * nr
         cdef Py_ssize_t count = min(nr, self.columns - start)
         cdef const float[:, :, :, ::1] filters = self.source[start:start + count]
@@ -156,20 +156,20 @@ cdef class WinogradFilters:
         return 0
 
 
-cdef struct filters_t:           # a job: some panels to read, pack and transform
+cdef struct filters_t:           # a job: panels to read, pack and transform
     void* filters                # the WinogradFilters
     const kernels_t* kernels
     int tile
     int stride
     Py_ssize_t channels
     Py_ssize_t start             # the first panel
-    const float* source          # its filters, if they are in memory
-    Py_ssize_t columns           # number of filters
-    float* space                 # filters of one panel, per thread
+    const float* source          # (columns, 9 * channels), filters in memory
+    Py_ssize_t columns
+    float* space                 # (threads, nr, 9 * channels), filters read from the file
     float* taps                  # (panels, 1 + 9 * channels, nr): packed, not transformed
-    float* out                   # the weights, from the first panel on
-    Py_ssize_t frequency         # floats from one frequency to the next
-    int failures                   # panels that could not be read
+    float* out                   # (points^2, panels, 1 + channels, nr), from the first panel on
+    Py_ssize_t frequency         # stride of the first axis of `out`, in elements
+    int failures                 # panels that could not be read
 
 
 cdef void read_one(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept nogil:

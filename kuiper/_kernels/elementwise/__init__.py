@@ -1,8 +1,8 @@
 """Drivers of elementwise programs.
 
-A program is a straight line of instructions that runs chunk by chunk through the L1 cache, without
+A program is a straight line of instructions that runs chunk by chunk in the L1 cache, without
 temporaries of a tensor's size.  Cheap instructions form chains, which keep a value in registers.
-``typed.pyx`` does the same for any element type: an input is converted as it is loaded, and a
+``typed.pyx`` does the same for any element type: inputs are converted as they are loaded, and a
 micro-kernel is a loop over two dense runs of one type.
 """
 

@@ -135,7 +135,7 @@ def _chains(
             and uses[other.value] == 1
             and varies[other.value] == varies[number]
         ):
-            # A product with no other reader is never stored.
+            # A product with a single reader is not stored.
             chain.append(Link("add_product", side[0].operand, (), side[1].operand))
             inside.add(other.value)
             del chains[other.value]
@@ -161,9 +161,9 @@ def insert_copies(
     ----------
     instructions : sequence of Instruction
     wanted : sequence of bool
-        Whether each instruction shall read copies.
+        Whether each instruction reads copies.
     short : sequence of sequence of bool
-        For each instruction, whether each argument is to be copied.
+        For each instruction, whether to copy each argument.
 
     Returns
     -------

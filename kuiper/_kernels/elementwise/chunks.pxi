@@ -14,8 +14,8 @@ cdef enum source_t:
 
 cdef struct argument_t:
     source_t source
-    int number
-    int varies
+    int number             # of the input or block
+    int varies             # the axes along which a block varies
     float constant
 
 # One link of a chain; see link_t.
@@ -26,7 +26,7 @@ cdef struct operation_t:
     argument_t x
     argument_t z
 
-# What runs over a chunk: a function of one operand or of two, or a chain.
+# One pass over a chunk: a function of one operand or of two, or a chain.
 cdef struct step_t:
     unary_fn unary         # NULL except for a function of one operand
     binary_fn binary       # NULL except for a function of two
@@ -35,7 +35,7 @@ cdef struct step_t:
     float p0
     float p1
     int n_operations       # of the chain; 0 for a function
-    operation_t* operations
+    operation_t* operations  # (n_operations,)
     int varies             # the axes along which the result varies
     int target             # the block of the result
     bint is_held           # whether the result remains valid for later chunks
@@ -52,11 +52,11 @@ cdef struct program_t:
     const kernels_t* kernels
     int n_inputs
     int n_steps
-    input_t* inputs
-    step_t* steps
+    input_t* inputs        # (n_inputs,)
+    step_t* steps          # (n_steps,)
     operation_t* operations  # the links of all chains
-    ref_t y
-    Py_ssize_t y_row
+    ref_t y                # any strides
+    Py_ssize_t y_row       # strides of the two innermost loops, in elements
     Py_ssize_t y_column
     bint is_direct         # whether the last step writes to the result's memory
     Py_ssize_t n_rows      # extents of the two innermost loops
@@ -129,7 +129,7 @@ cdef void elementwise_run(
 
 
 cdef inline view_t without_gaps(const float* data, int varies, Py_ssize_t columns) noexcept nogil:
-    """Return the strides of a value in a block, which stores it along the axes where it varies."""
+    """Return the view of a value in a block, which is dense along the axes where it varies."""
     cdef view_t view
     view.data = data
     view.column = 1 if varies & COLUMNS else 0

@@ -1,17 +1,16 @@
 """Elementwise programs: a whole expression in one pass over memory.
 
 A program (:class:`kuiper.expression.ElementwiseProgram`) is a straight line of instructions.  Its
-tensors share one nest of loops: axes of extent 1 are dropped, axes that all tensors traverse with a
+tensors share one loop nest: axes of extent 1 are dropped, axes that all tensors traverse with a
 common stride are merged, and the rest is sorted by the strides of the result.  The two innermost
-loops are tiled into *chunks* of rows and columns, so small that the temporaries of a chunk fit the
-L1 cache.  Cheap instructions form *chains*, which keep the running value in registers (chains.py).
+loops are tiled into *chunks* of rows and columns, whose temporaries fit the L1 cache.  Cheap
+instructions form *chains*, which keep the running value in registers (chains.py).
 Each chain, and each instruction outside of a chain, runs over a whole chunk before the next one.
 
-A value that does not vary along the columns of a chunk is computed once per row.  A value that does
-not vary along its rows is computed once and held until its inputs change: in
-``mul(@0,sigmoid(@1))`` with one gate per channel, the sigmoid is almost free.  Where rows are
-short, such values are repeated to the size of a chunk, which keeps the loops over full tensors
-long.
+A value that is constant along the columns of a chunk is computed once per row.  A value that is
+constant along the rows is computed once and held until its inputs change: in
+``mul(@0,sigmoid(@1))`` with one gate per channel, the sigmoid is almost free.  If rows are short,
+such values are repeated to the size of a chunk, so that loops over full tensors stay long.
 """
 
 from cpython.buffer cimport PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
@@ -49,8 +48,8 @@ include "chunks.pxi"
 
 # Functions -------------------------------------------------------------------------------------
 
-# UNARY, BINARY (numbers in the micro-kernels' table), LINKS (codes), SWAPPED and COSTS: generated
-# from kuiper/expression/functions.py.
+# UNARY and BINARY (indices in the micro-kernels' table), LINKS (codes), SWAPPED and COSTS:
+# generated from kuiper/expression/functions.py.
 include "function_tables.pxi"
 
 _CODES = {name: code + N_LINKS for name, code in LINKS.items()}
@@ -58,7 +57,7 @@ _CODES |= {"load": LINK_LOAD, "store": LINK_STORE, "add_product": LINK_ADD_PRODU
 
 
 def unary_number(name):
-    """Return the number of a function of one tensor in the micro-kernels' table.
+    """Return the index of a function of one tensor in the micro-kernels' table.
 
     Parameters
     ----------
@@ -68,7 +67,7 @@ def unary_number(name):
     Raises
     ------
     KeyError
-        If there is no such kernel; ``relu6`` is ``clamp`` with the parameters 0 and 6.
+        If there is no such kernel.  ``relu6`` is ``clamp`` with the parameters 0 and 6.
     """
     return UNARY[name]
 
@@ -201,10 +200,10 @@ cdef class ElementwiseStep(Step):
         return n_blocks, is_transposed, repeats
 
     cdef int _schedule(self, instructions, int n_blocks, bint repeats) except -1:
-        """Make the steps and assign each a block, which is reused after the last read of its value.
+        """Create the steps and assign blocks, which are reused after the last read of their values.
 
-        The result of a step never shares a block with an operand of the same step: the first result
-        would overwrite a row that later rows read again.
+        The result of a step never shares a block with an operand of the step, because it would
+        overwrite a broadcast row before later rows read it.
         """
         cdef int i, n_operations = 0
         cdef step_t* step
@@ -299,7 +298,7 @@ cdef class ElementwiseStep(Step):
             argument.source, argument.constant = CONSTANT, value
 
     cdef bint _covers_chunk(self, int varies):
-        """Tell whether a step can write the result's memory itself, element by element."""
+        """Tell whether a step can write to the result's memory directly."""
         return (
             self.p.y_column == 1
             and (varies & COLUMNS != 0 or self.p.n_columns == 1)
@@ -348,8 +347,8 @@ cdef void* allocated(Py_ssize_t count, size_t size) except NULL:
 
 # Running without a plan ------------------------------------------------------------------------
 
-cdef class _Place:
-    """An array, with the attributes that a step reads of a tensor view."""
+cdef class _ArrayView:
+    """An array with the attributes of a tensor view that a step reads."""
 
     cdef readonly Py_ssize_t slot, offset_bytes, size
     cdef readonly tuple shape, strides
@@ -374,7 +373,7 @@ cdef class PreparedProgram:
     Raises
     ------
     KuiperError
-        If an array is not aligned float32, or the program too large for a step.
+        If an array is not aligned float32, or the program is too large for a step.
     """
 
     cdef ElementwiseStep step
@@ -386,7 +385,7 @@ cdef class PreparedProgram:
         for i, array in enumerate(arrays):
             if array.dtype != np.float32 or not array.flags.aligned:
                 raise KuiperError(f"operand {i} is {array.dtype}, expected aligned float32")
-        *inputs, output = (_Place(i, array) for i, array in enumerate(arrays))
+        *inputs, output = (_ArrayView(i, array) for i, array in enumerate(arrays))
         self.step = ElementwiseStep(program, inputs, output)
 
     cdef list _arrays(self, operands):
@@ -397,7 +396,7 @@ cdef class PreparedProgram:
 
     @property
     def max_shards(self):
-        """The most shards that each justify a thread."""
+        """The largest number of shards with enough work for a thread each."""
         return self.step.max_shards
 
     def run(self, operands, out, Py_ssize_t n_shards=1, int n_threads=1):

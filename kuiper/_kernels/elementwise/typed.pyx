@@ -1,10 +1,9 @@
 """Elementwise programs of any dtype: casts, comparisons, logic, bit operations, integer arithmetic.
 
 A program is a straight line of instructions over *values*: first the inputs, each converted to the
-dtype in which it is needed, then the result of each instruction.  Like a program of elementwise.pyx
-it runs in one pass over memory.  The operands share a nest of loops, merged as far as their strides
-allow.  A block of at most 512 elements of the innermost loops is computed at a time; its values lie
-densely in registers of 4 KB on the thread's stack.  So the micro-kernels need neither strides nor
+dtype in which it is needed, then the result of each instruction.  It runs in one pass over memory,
+by blocks of at most 512 elements of the innermost loops.  The values of a block are stored densely
+in *registers* of 4 KB on the thread's stack, so micro-kernels need neither strides nor
 broadcasting, and one loop serves all dtypes.
 """
 
@@ -78,9 +77,9 @@ TESTS = frozenset(name for name, number in FUNCTIONS.items() if number <= IS_FIN
 
 # The location of a value.
 cdef enum source_t:
-    IN_MEMORY      # in the tensor
+    IN_MEMORY      # of the input
     IN_REGISTER
-    IN_RESULT      # in the result
+    IN_RESULT      # memory of the result
 
 cdef struct tensor_t:
     ref_t ref
@@ -92,7 +91,7 @@ cdef struct tensor_t:
 cdef struct typed_input_t:
     tensor_t tensor
     int wanted            # the type to which it is converted
-    source_t place
+    source_t location
     int number            # its register
 
 cdef struct instruction_t:
@@ -102,10 +101,10 @@ cdef struct instruction_t:
     float p1
     int type              # type of the operands
     int wanted            # type of the result
-    int a
+    int a                 # indices of the operands among the values
     int b
-    source_t place
-    int number
+    source_t location     # of the result
+    int number            # its register
 
 cdef struct typed_program_t:
     const kernels_t* kernels
@@ -149,7 +148,7 @@ cdef void copy_block(
     Py_ssize_t itemsize, const void* x, Py_ssize_t x_row, Py_ssize_t x_column, void* y,
     Py_ssize_t y_row, Py_ssize_t y_column, Py_ssize_t rows, Py_ssize_t columns,
 ) noexcept nogil:
-    """Copy a block of elements of a size, whatever their type."""
+    """Copy a block of elements of 1, 2, 4 or 8 bytes."""
     if itemsize == 1:
         copy_items(
             <const uint8_t*> x, x_row, x_column, <uint8_t*> y, y_row, y_column, rows, columns
@@ -170,10 +169,9 @@ cdef void copy_block(
 
 cdef void load(
     const typed_program_t* p, const typed_input_t* x, const char* data, Py_ssize_t rows,
-    Py_ssize_t columns,
-    void* block,
+    Py_ssize_t columns, void* block,
 ) noexcept nogil:
-    """Load a block of an input into a register, converted to the type that is needed."""
+    """Load a block of an input into a register, converted to `x.wanted`."""
     cdef char[REGISTER_BYTES] raw
     cdef const tensor_t* t = &x.tensor
     cdef Py_ssize_t n = rows * columns
@@ -229,16 +227,16 @@ cdef void typed_run(
         n = rows * columns
         y = at(slots, p.y.ref) + cursor.offset[p.n_inputs]
         if n > held:
-            # Broadcast elements that are held fill fewer than n elements: load them again.
+            # Held broadcast elements fill fewer than n elements: load them again.
             held = n
             for i in range(p.n_inputs):
                 before[i] = NULL
         for i in range(p.n_inputs):
             x = &p.inputs[i]
             data = at(slots, x.tensor.ref) + cursor.offset[i]
-            if x.place == IN_MEMORY:
+            if x.location == IN_MEMORY:
                 values[i] = data
-            elif x.place == IN_RESULT:
+            elif x.location == IN_RESULT:
                 values[i] = y
                 load(p, x, data, rows, columns, y)
             else:
@@ -262,7 +260,7 @@ cdef inline void run_instruction(
     const typed_program_t* p, const instruction_t* one, Py_ssize_t n, char* const* values,
     char** result, char* registers, char* y,
 ) noexcept nogil:
-    result[0] = y if one.place == IN_RESULT else registers + one.number * REGISTER_BYTES
+    result[0] = y if one.location == IN_RESULT else registers + one.number * REGISTER_BYTES
     if one.unary != NULL:
         one.unary(n, <const float*> values[one.a], <float*> result[0], one.p0, one.p1)
     elif one.function < 0:
@@ -372,19 +370,19 @@ cdef class TypedStep(Step):
         for i in range(self.p.n_inputs):
             x = &self.p.inputs[i]
             if i == last and self.p.is_direct:
-                x.place = IN_RESULT
+                x.location = IN_RESULT
             elif x.tensor.type == x.wanted and self._is_dense(&x.tensor):
-                x.place = IN_MEMORY
+                x.location = IN_MEMORY
             else:
                 # Never released, so that a broadcast element is loaded only once.
-                x.place, x.number = IN_REGISTER, taken(free)
+                x.location, x.number = IN_REGISTER, taken(free)
         ends = last_uses(self.p.n_inputs, instructions)
         for i in range(self.p.n_instructions):
             one = &self.p.instructions[i]
             if i + self.p.n_inputs == last and self.p.is_direct:
-                one.place = IN_RESULT
+                one.location = IN_RESULT
                 continue
-            one.place, one.number = IN_REGISTER, taken(free)
+            one.location, one.number = IN_REGISTER, taken(free)
             for value in ends[i]:
                 free.append(self.p.instructions[<int> value - self.p.n_inputs].number)
 

@@ -1,8 +1,8 @@
 """Attention: softmax(scale * q @ k.T + mask) @ v, without a matrix of scores in memory.
 
-A tile is as many query rows as the GEMM tile has.  Its scores against all keys stay in the caches
-between the two products, so the queries x keys matrix is never written.  Keys and values of a head
-are packed once for each shard that meets the head.
+A tile has as many query rows as the GEMM tile.  Its scores against all keys stay in the caches
+between the two products, so the (queries, keys) matrix is never written.  Each shard packs the keys
+and values of its heads once.
 """
 
 import numpy as np
@@ -13,34 +13,34 @@ from libc.string cimport memcpy, memset
 
 from kuiper._kernels.data.strided cimport cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._kernels.micro.packing cimport pack_panel
+from kuiper._kernels.micro.packing cimport pack_panel, padded
 from kuiper._kernels.micro.table cimport MAX_MR, kernels_t
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 
-cdef double FLOPS_PER_BLOCK = 1e9    # a block of rows need not be shorter
+cdef double FLOPS_PER_BLOCK = 1e9    # of a block of rows, at least
 
-max_batch_axes = 6  # of one step; callers merge leading axes until so few are left
+max_batch_axes = 6  # of one step; callers merge leading axes
 
 cdef enum mask_t:
     NO_MASK
-    ADDED          # float, summed with the scores
-    KEEPS          # bool, True where a key is seen
-    HIDES          # bool, True where it is not
+    ADDED          # float, added to the scores
+    KEEPS          # bool, True: the query attends to the key
+    HIDES          # bool, True: it does not
 
 cdef struct matrices_t:
     ref_t ref
-    Py_ssize_t row
+    Py_ssize_t row               # strides, in elements
     Py_ssize_t column
 
 cdef struct attention_t:
     const kernels_t* kernels
-    matrices_t q
-    matrices_t k
-    matrices_t v
-    matrices_t y
-    matrices_t mask
-    matrices_t weights
-    ref_t scratch
+    matrices_t q                 # (..., queries, depth)
+    matrices_t k                 # (..., keys, depth)
+    matrices_t v                 # (..., keys, columns)
+    matrices_t y                 # (..., queries, columns)
+    matrices_t mask              # (..., queries, keys)
+    matrices_t weights           # (..., queries, keys)
+    ref_t scratch                # packed keys and values of a head, scores of a tile
     mask_t mask_kind
     bint is_causal
     bint has_weights
@@ -60,12 +60,8 @@ cdef matrices_t matrices(ref_t ref, value):
     return m
 
 
-cdef inline Py_ssize_t padded(Py_ssize_t n, Py_ssize_t nr) noexcept nogil:
-    return ceil_div(n, nr) * nr
-
-
 def attention_scratch_bytes(Py_ssize_t keys, Py_ssize_t depth, Py_ssize_t columns):
-    """Return the scratch of one thread: packed keys and values of a head, scores of a tile."""
+    """Return the bytes of scratch per thread: packed keys and values, scores of a tile."""
     cdef Py_ssize_t nr = active().nr
     floats = (
         padded(keys, nr) * (depth + 1) + padded(columns, nr) * (keys + 1)
@@ -86,19 +82,19 @@ cdef class AttentionStep(Step):
     v : TensorView, shape (..., keys, columns)
         Any strides.
     y : TensorView, shape (..., queries, columns)
-        Elements of a row are adjacent.  The leading axes of all operands are equal, at most
-        `max_batch_axes`; where one of them is broadcast its stride is zero.
+        Elements of a row are adjacent.  All operands have the same leading axes, at most
+        `max_batch_axes`; a stride of 0 broadcasts.
     scratch : TensorView
         :func:`attention_scratch_bytes` for each thread.
     scale : float
     mask : TensorView, shape (..., queries, keys), optional
-        float32, to be added, with adjacent elements in a row; or bool with any strides.
+        float32, added to the scores, with adjacent elements in a row; or bool with any strides.
     mask_hides : bool
-        Whether True in a bool mask hides a key, instead of showing it.
+        Whether True in a bool mask hides a key; otherwise False hides it.
     is_causal : bool
-        Whether query i sees keys 0 to i only.
+        Whether query i attends to keys 0 to i only.
     weights : TensorView, shape (..., queries, keys), optional
-        Where the softmax is to be stored as well; elements of a row are adjacent.
+        Receives the softmax; elements of a row are adjacent.
     """
 
     cdef attention_t p
@@ -125,13 +121,13 @@ cdef class AttentionStep(Step):
             self.p.weights = matrices(self.ref(weights), weights)
         self.p.queries, self.p.depth = q.shape[q.rank - 2], q.shape[q.rank - 1]
         self.p.keys, self.p.columns = v.shape[v.rank - 2], v.shape[v.rank - 1]
-        # The offsets of an operand that is missing are not used.
+        # y stands in for missing operands, whose offsets are not used.
         operands = [y if value is None else value for value in (q, k, v, y, mask, weights)]
         leading = zip(y.shape[:-2], zip(*(value.strides[:-2] for value in operands)))
         self.keep = fill_strided(&self.p.batch, list(leading), len(operands))
         heads = self.p.batch.count
-        # Few heads, or long ones, since a run can end between shards only: several shards pack the
-        # same keys, each for many rows of its own.
+        # For few heads, and for long ones because a run can end only between shards, several shards
+        # pack the same keys, each for a block of query rows.
         head = 2.0 * self.p.queries * self.p.keys * (self.p.depth + self.p.columns)
         self.p.blocks = max(
             1,
@@ -151,7 +147,7 @@ cdef class AttentionStep(Step):
 cdef void pack_head(
     const attention_t* p, const float* k, const float* v, float* keys, float* values
 ) noexcept nogil:
-    """Pack the scaled keys as columns, and the values, into panels."""
+    """Pack the keys, scaled and as columns, and the values into panels."""
     cdef Py_ssize_t nr = p.kernels.nr, panel, n, i, no_offset = 0
     for panel in range(ceil_div(p.keys, nr)):
         n = min(nr, p.keys - panel * nr)
@@ -175,7 +171,7 @@ cdef inline void hide_keys(
     const attention_t* p, const uint8_t* mask, Py_ssize_t start, Py_ssize_t m, Py_ssize_t n,
     float* scores, Py_ssize_t ld,
 ) noexcept nogil:
-    """Set the scores of keys that a row must not see to -inf."""
+    """Set the scores of keys that are hidden from a row to -inf."""
     cdef bint hides = p.mask_kind == HIDES
     cdef Py_ssize_t i, j
     for i in range(m):
@@ -188,7 +184,7 @@ cdef inline void hide_keys(
                 scores[i * ld + j] = -INFINITY
 
 
-cdef inline bint sees_nothing(const float* scores, Py_ssize_t n) noexcept nogil:
+cdef inline bint is_hidden(const float* scores, Py_ssize_t n) noexcept nogil:
     """Whether all scores of a row are -inf."""
     cdef Py_ssize_t j
     for j in range(n):
@@ -200,13 +196,13 @@ cdef inline bint sees_nothing(const float* scores, Py_ssize_t n) noexcept nogil:
 cdef inline void softmax_tile(
     const attention_t* p, Py_ssize_t m, Py_ssize_t n, float* scores, Py_ssize_t ld
 ) noexcept nogil:
-    """Softmax of m rows of n scores, in place; zeros where a row sees nothing."""
+    """Softmax of m rows of n scores, in place; zeros for a row whose keys are all hidden."""
     cdef bint[MAX_MR] hidden
     cdef Py_ssize_t i
     if n == 0:
         return
     for i in range(m):
-        hidden[i] = p.mask_kind != NO_MASK and sees_nothing(scores + i * ld, n)
+        hidden[i] = p.mask_kind != NO_MASK and is_hidden(scores + i * ld, n)
     p.kernels.f32_softmax_rows(False, scores, ld, scores, ld, m, n, 1)
     for i in range(m):
         if hidden[i]:
@@ -216,7 +212,7 @@ cdef inline void softmax_tile(
 cdef void attention_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Scaled dot-product attention, a tile of query rows at a time.
+    """Scaled dot-product attention by tiles of query rows: y = softmax(scale q k' + mask) v.
 
     Layout : q (..., l, d), k (..., s, d), v (..., s, e) -> y (..., l, e)
     Needs  : rows of q, y, a float mask and the weights without gaps between elements
@@ -262,7 +258,7 @@ cdef void attention_run(
         for t in range(tiles):
             start = first + t * (last - first) // tiles
             m = first + (t + 1) * (last - first) // tiles - start
-            # No row of the tile sees further.
+            # All later keys are hidden from the rows of the tile.
             n = min(p.keys, start + m) if p.is_causal else p.keys
             for i in range(m):
                 rows[i] = q + (start + i) * p.q.row

@@ -4,7 +4,7 @@ import numpy as np
 
 from libc.math cimport INFINITY
 
-from kuiper._kernels.conv.epilogue cimport make_epilogue, epilogue_t, finish_tile
+from kuiper._kernels.conv.epilogue cimport epilogue_t, finish_tile, make_epilogue, residual_at
 from kuiper._kernels.data.strided cimport cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.packing cimport pack_panel
@@ -17,23 +17,23 @@ from kuiper.ir.view import Buffer, TensorView, contiguous_strides
 from kuiper.errors import InputError
 
 cdef enum:
-    PANEL_BYTES = 512 * 1024     # weights of more do not stay in the L2 cache
-    RESIDENT_BYTES = 768 * 1024  # neither do rows of more, from panel to panel:
-    BLOCK_BYTES = 256 * 1024     # so many do
-    MIN_TILES = 4              # of a block
+    PANEL_BYTES = 512 * 1024     # larger weights do not stay in the L2 cache
+    RESIDENT_BYTES = 768 * 1024  # larger inputs do not stay in the L2 cache from panel to panel
+    BLOCK_BYTES = 256 * 1024     # input of a block that does
+    MIN_TILES = 4                # per block
 
 
 cdef struct linear_t:
     const kernels_t* kernels
-    ref_t x
-    ref_t weight
-    ref_t y
+    ref_t x                      # (rows, depth)
+    ref_t weight                 # (panels, 1 + depth, nr)
+    ref_t y                      # (rows, columns)
     Py_ssize_t rows
     Py_ssize_t depth
     Py_ssize_t columns
-    Py_ssize_t x_stride
+    Py_ssize_t x_stride          # row strides, in elements
     Py_ssize_t y_stride
-    bint panel_major
+    bint panel_major             # all tiles of a panel before the next panel
     epilogue_t epilogue
 
 
@@ -43,11 +43,11 @@ cdef class LinearStep(Step):
     Parameters
     ----------
     x : TensorView, shape (rows, depth)
-        Elements of a row are adjacent; rows may be any distance apart.
+        Elements of a row are adjacent; any row stride.
     weight : TensorView
         Panels of :func:`~kuiper._kernels.micro.packing.pack_panels`.
     y : TensorView, shape (rows, columns)
-        As x.
+        Elements of a row are adjacent; any row stride.
     epilogue : Epilogue or None
     """
 
@@ -73,9 +73,9 @@ cdef class LinearStep(Step):
 cdef void linear_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Rows times packed weights, plus post-ops.
+    """Multiply rows by packed weights and apply the epilogue: y[i,j] = sum_k x[i,k] w[k,j] + b[j].
 
-    Layout : x (rows, depth) -> y (rows, columns), rows pitched
+    Layout : x (rows, depth) -> y (rows, columns), any row strides
     Needs  : weights packed for the table's tile
     Threads: over tiles of rows x panels of columns; the sum over depth is never split
     Source : torch.nn.Linear
@@ -98,9 +98,9 @@ cdef void linear_run(
 cdef Py_ssize_t row_blocks(
     const linear_t* p, Py_ssize_t tiles, Py_ssize_t n_shards
 ) noexcept nogil:
-    """How many blocks of rows a shard has, each of which is read once for all panels.
+    """Return the number of blocks of rows per shard; a block is read once for all panels.
 
-    None where rows are few: shards are of tiles x panels then, which balances better.
+    0 for small inputs: shards are then ranges of tiles x panels, which balance better.
     """
     cdef Py_ssize_t x_bytes = 4 * p.rows * p.depth, panel_bytes = 4 * p.kernels.nr * p.depth
     if not p.panel_major or x_bytes <= RESIDENT_BYTES:
@@ -115,20 +115,17 @@ cdef void linear_tiles(
     const linear_t* p, char* const* slots, Py_ssize_t first_tile, Py_ssize_t tiles, Py_ssize_t q,
     Py_ssize_t stop,
 ) noexcept nogil:
-    """Products q to stop of some tiles of rows by all panels."""
+    """Compute items q to stop - 1 of (tiles x panels), for `tiles` tiles of rows."""
     cdef const kernels_t* kernels = p.kernels
     cdef const float* x = <const float*> at(slots, p.x)
     cdef const float* weight = <const float*> at(slots, p.weight)
-    cdef const float* residual = NULL
-    cdef const float* r_tile
+    cdef const float* residual
     cdef float* y = <float*> at(slots, p.y)
     cdef float* y_tile
     cdef (const float*)[MAX_MR] rows
     cdef Py_ssize_t nr = kernels.nr, panels = ceil_div(p.columns, nr)
     cdef Py_ssize_t all_tiles = ceil_div(p.rows, kernels.mr)
     cdef Py_ssize_t tile, panel, start, m, n, i, at_tile = -1
-    if p.epilogue.has_residual:
-        residual = <const float*> at(slots, p.epilogue.residual)
     start = m = 0
     for q in range(q, stop):
         if p.panel_major:
@@ -143,37 +140,35 @@ cdef void linear_tiles(
                 rows[i] = x + (start + i) * p.x_stride
         n = min(nr, p.columns - panel * nr)
         y_tile = y + start * p.y_stride + panel * nr
-        r_tile = NULL
-        if residual != NULL:
-            r_tile = residual + start * p.epilogue.ldr + panel * nr
+        residual = residual_at(&p.epilogue, slots, start * p.epilogue.ldr + panel * nr)
         kernels.f32_gemm[m](
             1, p.depth, <const float* const*> rows, weight + panel * (p.depth + 1) * nr,
             prefetch_distance(tile, (p.depth + 1) * nr, nr) if p.panel_major else 0,
             y_tile, p.y_stride, n,
-            r_tile if p.epilogue.residual_in_tile else NULL, p.epilogue.ldr,
+            residual if p.epilogue.residual_in_tile else NULL, p.epilogue.ldr,
             p.epilogue.lo, p.epilogue.hi,
         )
-        finish_tile(&p.epilogue, m, n, y_tile, p.y_stride, r_tile, p.epilogue.ldr)
+        finish_tile(&p.epilogue, m, n, y_tile, p.y_stride, residual, p.epilogue.ldr)
 
 
 # -- matrix times matrix -----------------------------------------------------------------------
 
-max_batch_axes = 6  # of one step; callers merge leading axes until so few are left
+max_batch_axes = 6  # of one step; callers merge leading axes
 
 cdef struct matmul_t:
     const kernels_t* kernels
-    ref_t a
-    ref_t b
-    ref_t y
-    ref_t scratch
+    ref_t a                      # (..., rows, depth)
+    ref_t b                      # (..., depth, columns)
+    ref_t y                      # (..., rows, columns)
+    ref_t scratch                # (1 + depth, nr): the packed panel of a shard
     Py_ssize_t rows
     Py_ssize_t depth
     Py_ssize_t columns
-    Py_ssize_t a_stride          # from row to row; elements of a row are adjacent
-    Py_ssize_t b_row             # from one term of the sum to the next
+    Py_ssize_t a_stride          # row stride, in elements as all strides
+    Py_ssize_t b_row
     Py_ssize_t b_column
     Py_ssize_t y_stride
-    Py_ssize_t row_blocks
+    Py_ssize_t row_blocks        # per matrix
     strided_t batch              # the leading axes of a, b and y, in elements
 
 
@@ -187,8 +182,8 @@ cdef class MatmulStep(Step):
     b : TensorView, shape (..., depth, columns)
         Any strides.
     y : TensorView, shape (..., rows, columns)
-        Elements of a row are adjacent.  The leading axes of all three are equal, at most
-        `max_batch_axes`; where one of them is broadcast its stride is zero.
+        Elements of a row are adjacent.  All three have the same leading axes, at most
+        `max_batch_axes`; a stride of 0 broadcasts.
     scratch : TensorView
         ``4 * (depth + 1) * nr`` bytes for each thread.
     """
@@ -207,7 +202,7 @@ cdef class MatmulStep(Step):
         leading = zip(y.shape[:-2], zip(a.strides, b.strides, y.strides))
         self.keep = fill_strided(&self.p.batch, list(leading), 3)
         panels = ceil_div(self.p.columns, active().nr)
-        # Few matrices and few columns: several parts pack the same panel for rows of their own.
+        # Few matrices of few columns: several shards pack the same panel, each for a block of rows.
         self.p.row_blocks = 1
         if self.p.batch.count * panels < 16:
             self.p.row_blocks = max(1, min(16, self.p.rows // (8 * active().mr)))
@@ -222,7 +217,7 @@ cdef class MatmulStep(Step):
 cdef void matmul_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Batched matrix product.
+    """Batched matrix product: y[..., i, j] = sum_k a[..., i, k] b[..., k, j].
 
     Layout : a (..., rows, depth), b (..., depth, columns) -> y (..., rows, columns)
     Needs  : rows of a and y without gaps between elements
@@ -272,7 +267,7 @@ cdef void matmul_run(
 # -- the kernel alone --------------------------------------------------------------------------
 
 def linear(const float[:, ::1] x, const float[:, ::1] weight, bias=None, *, int n_threads=1):
-    """Multiply rows by a weight, without graph or plan: to learn from, to test and to measure.
+    """Multiply rows by a weight without graph or plan, for learning, tests and measurements.
 
     Parameters
     ----------

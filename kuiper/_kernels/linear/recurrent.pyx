@@ -1,10 +1,10 @@
-"""Recurrent layers: the part that has to go through a sequence step by step.
+"""Recurrent layers: the computation that depends on the previous time step.
 
-What the inputs contribute to the gates is one matrix product for the whole sequence, made
-beforehand.  What is left per time is a product of the previous state with the hidden weights, for
-a tile of sequences at once, and the cell itself.  Shares take sequences and directions, which
-depend on nothing of each other, so no thread waits for another within a sequence.  Where there are
-fewer of these than threads, the step has a phase for each time, and shards take some cells each.
+The contribution of the inputs to the gates is one matrix product for the whole sequence, computed
+by an earlier step.  Each time step then multiplies the previous states of a tile of sequences by
+the hidden weights and computes the cells.  Shards are sequences and directions, which are
+independent, so threads do not wait for each other within a sequence.  If these are fewer than
+threads, the step has a phase per time step, and shards are ranges of cells.
 """
 
 import numpy as np
@@ -14,6 +14,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from kuiper._kernels.micro.dispatch cimport active
+from kuiper._kernels.micro.packing cimport padded
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport MAX_MR, ROW_PANELS, kernels_t
 from kuiper._kernels.micro.functions cimport RELU, SIGMOID, TANH
@@ -25,49 +26,49 @@ cdef enum cell_t:
     RNN_RELU
 
 cdef enum:
-    MIN_TILES_OF_TWO = 8       # sequences that make two tiles
-    MIN_WEIGHTS = 1 << 16      # of a time: some two microseconds
-    MAX_PHASES = 4096           # each takes some hundred bytes
+    MIN_TILES_OF_TWO = 8        # smallest batch that is split into two tiles
+    MIN_WEIGHTS = 1 << 16       # weights for which a phase is worth its barrier: about 2 us of work
+    MAX_PHASES = 4096           # a phase takes about 100 bytes
 
-cdef double FLOPS_PER_PHASE = 1e9    # where threads do not share a time: a fraction of a second
+cdef double FLOPS_PER_PHASE = 1e9    # of a phase of several time steps: a fraction of a second
 
 cells = {"lstm": LSTM, "gru": GRU, "rnn_tanh": RNN_TANH, "rnn_relu": RNN_RELU}
 
-# One operand: a matrix for each direction, and for those of the whole sequence for each time.
+# An operand (directions, [times,] batch, features); strides in elements.
 cdef struct sequence_t:
     ref_t ref
     Py_ssize_t direction
-    Py_ssize_t time
+    Py_ssize_t time              # 0 without that axis
     Py_ssize_t row               # from one sequence of the batch to the next
 
 cdef struct recurrent_t:
     const kernels_t* kernels
     cell_t cell
-    sequence_t gates
-    sequence_t y
-    sequence_t h0
-    sequence_t c
+    sequence_t gates             # (directions, times, batch, sums)
+    sequence_t y                 # (directions, times, batch, state)
+    sequence_t h0                # (directions, batch, state)
+    sequence_t c                 # (directions, batch, hidden), as c0
     sequence_t c0
-    sequence_t hn
-    ref_t weight
-    ref_t projection
-    ref_t scratch
+    sequence_t hn                # (directions, batch, state)
+    ref_t weight                 # (directions, panels of sums, 1 + state, nr)
+    ref_t projection             # (directions, panels of state, 1 + hidden, nr)
+    ref_t scratch                # (mr, padded sums) gates, (mr, hidden) cell outputs
     bint has_h0
     bint has_c
     bint has_c0
     bint has_hn
     bint has_projection
-    const float* zeros
+    const float* zeros           # (state,)
     Py_ssize_t directions
-    Py_ssize_t length
+    Py_ssize_t length            # time steps
     Py_ssize_t batch
     Py_ssize_t tiles             # of sequences
     Py_ssize_t hidden            # features of the cell
-    Py_ssize_t state             # features of the output and of what is fed back
+    Py_ssize_t state             # features of the output, which is the next input
     Py_ssize_t sums              # rows of the hidden weights: gates x hidden
 
 
-# some times of all sequences, counted as the direction goes
+# The time steps [start, stop) of all sequences, in the order of the direction.
 cdef struct recurrent_phase_t:
     const recurrent_t* p
     Py_ssize_t start
@@ -75,7 +76,7 @@ cdef struct recurrent_phase_t:
 
 
 cdef sequence_t sequence(ref_t ref, value):
-    """Take over (directions, [times,] batch, features)."""
+    """Return the strides of a tensor view of shape (directions, [times,] batch, features)."""
     cdef sequence_t s
     s.ref = ref
     s.direction = value.strides[0]
@@ -84,14 +85,19 @@ cdef sequence_t sequence(ref_t ref, value):
     return s
 
 
-cdef inline Py_ssize_t padded(Py_ssize_t n, Py_ssize_t nr) noexcept nogil:
-    return ceil_div(n, nr) * nr
+cdef inline float* features(
+    char* const* slots, const sequence_t* s, Py_ssize_t direction, Py_ssize_t time, Py_ssize_t row
+) noexcept nogil:
+    """Return the address of the features of one sequence at one time."""
+    return (
+        <float*> at(slots, s.ref) + direction * s.direction + time * s.time + row * s.row
+    )
 
 
 def has_phases(int n_threads, directions, length, batch, state, sums, hidden, bint projects):
-    """Tell whether threads should divide each time's cells; the results are the same.
+    """Tell whether threads should share each time step; the results are the same.
 
-    That takes panels of whole gates, and work that is long against the wait for each other.
+    Requires panels of whole gates, and work that outweighs a barrier per time step.
     """
     return (
         n_threads > directions and batch < MIN_TILES_OF_TWO and batch <= active().mr
@@ -102,7 +108,7 @@ def has_phases(int n_threads, directions, length, batch, state, sums, hidden, bi
 
 
 def recurrent_scratch_bytes(Py_ssize_t sums, Py_ssize_t hidden):
-    """Return the scratch of one thread: gates, and cells ahead of a projection, of a tile."""
+    """Return the bytes of scratch per thread: gates, and cell outputs before the projection."""
     return 4 * active().mr * (padded(sums, active().nr) + hidden)
 
 
@@ -114,22 +120,22 @@ cdef class RecurrentStep(Step):
     cell : str
         One of `cells`.
     gates : TensorView, shape (directions, times, batch, gates * hidden)
-        What the inputs contribute, biases included; PyTorch's order of gates.
+        The contribution of the inputs, including biases; PyTorch's order of gates.
     weight : TensorView
         Panels of the hidden weights and biases, for each direction.
     y : TensorView, shape (directions, times, batch, state)
     scratch : TensorView
         :func:`recurrent_scratch_bytes` for each thread.
     h0, c0 : TensorView, shape (directions, batch, state or hidden), optional
-        Zeros where missing.
+        Zeros by default.
     c : TensorView, shape (directions, batch, hidden), optional
-        Memory of an LSTM's cells; holds the last ones afterwards.
+        Memory of an LSTM's cell states; holds the last ones afterwards.
     hn : TensorView, shape (directions, batch, state), optional
-        Takes the last states.
+        Receives the last states.
     projection : TensorView, optional
-        Panels that make a state out of an LSTM's cell output, for each direction.
+        Panels that project an LSTM's cell output to a state, for each direction.
     by_phase : bool
-        What :func:`has_phases` tells.
+        The result of :func:`has_phases`.
 
     Notes
     -----
@@ -167,7 +173,7 @@ cdef class RecurrentStep(Step):
         cdef float[::1] zero_view = zeros
         self.keep = zeros
         self.p.zeros = &zero_view[0]
-        # Each tile reads all weights at each time, so tiles are high; but two threads want two.
+        # Each tile reads all weights at each time step, so tiles are high; two threads need two.
         self.p.tiles = max(
             ceil_div(self.p.batch, active().mr), 2 if self.p.batch >= MIN_TILES_OF_TWO else 1
         )
@@ -176,7 +182,7 @@ cdef class RecurrentStep(Step):
         self.flops = 2.0 * gates.size * self.p.state
         self.bytes = gates.n_bytes + weight.n_bytes + y.n_bytes
         self.max_shards = self.p.directions * self.p.tiles
-        # A run can end between phases only.
+        # A run can end only between phases.
         longest = min(self.flops / FLOPS_PER_PHASE, MAX_PHASES)
         self.n_phases = max(1, min(self.p.length, <Py_ssize_t> longest))
         if by_phase:
@@ -202,10 +208,11 @@ cdef inline void run_cell(
     const recurrent_t* p, Py_ssize_t first, Py_ssize_t n, const float* x, float* s, float* c,
     const float* h, float* y,
 ) noexcept nogil:
-    """The n cells from `first` on, of one sequence: x from the inputs, s from the state h.
+    """Compute n cells from `first` on, of one sequence.
 
-    A gate's numbers are `hidden` apart; s and the result, y, and the states c and h are those of
-    the first cell of the layer.
+    x: contribution of the inputs to the gates, s: that of the state, both (gates, hidden); c: cell
+    states of an LSTM, h: previous state of a GRU, y: result, all (hidden,).  All pointers are to
+    cell 0.  Overwrites s.
     """
     cdef Py_ssize_t gate = p.hidden, j
     x += first
@@ -249,7 +256,7 @@ cdef inline void multiply(
     const kernels_t* kernels, Py_ssize_t m, Py_ssize_t depth, const float** rows,
     const float* panels, float* y, Py_ssize_t ldy, Py_ssize_t columns,
 ) noexcept nogil:
-    """The product of a tile of rows with all panels."""
+    """Multiply a tile of rows by all panels."""
     cdef Py_ssize_t nr = kernels.nr, panel, first = 0, stride = (depth + 1) * nr
     while m == 1 and (first + ROW_PANELS) * nr <= columns:
         kernels.f32_gemm_row(depth, rows[0], panels + first * stride, stride, y + first * nr)
@@ -264,21 +271,29 @@ cdef inline void multiply(
 cdef inline const float* state_before(
     const recurrent_t* p, char* const* slots, Py_ssize_t d, Py_ssize_t step, Py_ssize_t row
 ) noexcept nogil:
-    """The state of a sequence that a step starts from."""
+    """Return the state of a sequence before a time step."""
     cdef Py_ssize_t t = step - 1 if d == 0 else p.length - step
     if step > 0:
-        return (
-            <const float*> at(slots, p.y.ref) + d * p.y.direction + t * p.y.time + row * p.y.row
-        )
-    if p.has_h0:
-        return <const float*> at(slots, p.h0.ref) + d * p.h0.direction + row * p.h0.row
-    return p.zeros
+        return features(slots, &p.y, d, t, row)
+    return features(slots, &p.h0, d, 0, row) if p.has_h0 else p.zeros
+
+
+cdef inline void start_cells(
+    const recurrent_t* p, char* const* slots, Py_ssize_t d, Py_ssize_t row, Py_ssize_t first,
+    Py_ssize_t n,
+) noexcept nogil:
+    """Initialize the states of n cells of a sequence from `first` on, with c0 or zeros."""
+    cdef float* c = features(slots, &p.c, d, 0, row) + first
+    if p.has_c0:
+        memcpy(c, features(slots, &p.c0, d, 0, row) + first, n * sizeof(float))
+    else:
+        memset(c, 0, n * sizeof(float))
 
 
 cdef void recurrent_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """A recurrent layer over whole sequences, or over some of their times.
+    """Compute a recurrent layer for the time steps of a phase.
 
     Layout : gates (directions, times, batch, sums) -> y (directions, times, batch, state), strided
     Needs  : features without gaps; y does not overlap h0 or c0
@@ -314,28 +329,13 @@ cdef void recurrent_run(
         for i in range(m):
             h[i] = state_before(p, slots, d, times.start, first + i)
         if p.has_c:
-            c = <float*> at(slots, p.c.ref) + d * p.c.direction + first * p.c.row
-            for i in range(m):
-                if times.start > 0:
-                    break
-                if p.has_c0:
-                    memcpy(
-                        c + i * p.c.row,
-                        <const float*> at(slots, p.c0.ref) + d * p.c0.direction
-                        + (first + i) * p.c0.row,
-                        p.hidden * sizeof(float),
-                    )
-                else:
-                    memset(c + i * p.c.row, 0, p.hidden * sizeof(float))
+            c = features(slots, &p.c, d, 0, first)
+            for i in range(m if times.start == 0 else 0):
+                start_cells(p, slots, d, first + i, 0, p.hidden)
         for step in range(times.start, times.stop):
             t = step if d == 0 else p.length - 1 - step
-            gates = (
-                <const float*> at(slots, p.gates.ref) + d * p.gates.direction + t * p.gates.time
-                + first * p.gates.row
-            )
-            y = (
-                <float*> at(slots, p.y.ref) + d * p.y.direction + t * p.y.time + first * p.y.row
-            )
+            gates = features(slots, &p.gates, d, t, first)
+            y = features(slots, &p.y, d, t, first)
             multiply(kernels, m, p.state, h, weight, sums, ld, p.sums)
             for i in range(m):
                 run_cell(
@@ -350,15 +350,14 @@ cdef void recurrent_run(
         if p.has_hn and times.stop == p.length:
             for i in range(m):
                 memcpy(
-                    <float*> at(slots, p.hn.ref) + d * p.hn.direction + (first + i) * p.hn.row,
-                    h[i], p.state * sizeof(float),
+                    features(slots, &p.hn, d, 0, first + i), h[i], p.state * sizeof(float)
                 )
 
 
 cdef void phase_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """One time of a recurrent layer; see recurrent_run.
+    """Compute one time step of a recurrent layer; see recurrent_run.
 
     Threads: over directions x panels of cells; a phase ends before the next one starts
     """
@@ -372,7 +371,6 @@ cdef void phase_run(
     cdef (const float*)[MAX_MR] h
     cdef const float* weight
     cdef const float* gates
-    cdef const float* c0
     cdef float* c = NULL
     cdef float* y
     while item < last:
@@ -382,8 +380,8 @@ cdef void phase_run(
         item += n // nr
         t = step if d == 0 else p.length - 1 - step
         weight = <const float*> at(slots, p.weight) + d * (p.state + 1) * ld
-        gates = <const float*> at(slots, p.gates.ref) + d * p.gates.direction + t * p.gates.time
-        y = <float*> at(slots, p.y.ref) + d * p.y.direction + t * p.y.time
+        gates = features(slots, &p.gates, d, t, 0)
+        y = features(slots, &p.y, d, t, 0)
         for i in range(p.batch):
             h[i] = state_before(p, slots, d, step, i)
         for gate in range(p.sums // p.hidden):
@@ -394,17 +392,14 @@ cdef void phase_run(
             )
         for i in range(p.batch):
             if p.has_c:
-                c = <float*> at(slots, p.c.ref) + d * p.c.direction + i * p.c.row
-                if step == 0 and p.has_c0:
-                    c0 = <const float*> at(slots, p.c0.ref) + d * p.c0.direction + i * p.c0.row
-                    memcpy(c + first, c0 + first, n * sizeof(float))
-                elif step == 0:
-                    memset(c + first, 0, n * sizeof(float))
+                c = features(slots, &p.c, d, 0, i)
+                if step == 0:
+                    start_cells(p, slots, d, i, first, n)
             run_cell(
                 p, first, n, gates + i * p.gates.row, sums + i * ld, c, h[i], y + i * p.y.row
             )
             if p.has_hn and step == p.length - 1:
                 memcpy(
-                    <float*> at(slots, p.hn.ref) + d * p.hn.direction + i * p.hn.row + first,
-                    y + i * p.y.row + first, n * sizeof(float),
+                    features(slots, &p.hn, d, 0, i) + first, y + i * p.y.row + first,
+                    n * sizeof(float),
                 )

@@ -1,9 +1,7 @@
 # The elementwise functions of float32 vectors: arithmetic, maximum and minimum, activations.
 #
 # p and q are the parameters of a function in the order of kuiper/expression/functions.py.  A
-# docstring states the error bound in units in the last place of the result, unless it names another
-# quantity.
-
+# docstring states the error bound in ulp of the result, unless it names another quantity.
 
 # One operand -----------------------------------------------------------------------------------
 

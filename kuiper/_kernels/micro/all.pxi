@@ -1,6 +1,5 @@
-# One instruction-set variant of every micro-kernel: <isa>.pyx includes this file and nothing
-# else; setup.py gives each its flags.  Everything here is a leaf: pointers and sizes in, no Python,
-# no allocation, no failure.
+# All micro-kernels of one instruction-set variant: <isa>.pyx includes only this file, and setup.py
+# sets its compiler flags.
 
 from cpython.pycapsule cimport PyCapsule_New
 
@@ -51,5 +50,5 @@ fill_table()
 
 
 def table():
-    """Return the table of this variant for `_dispatch`, as a capsule."""
+    """Return the table of this variant for `dispatch`, as a capsule."""
     return PyCapsule_New(&kernels, "kuiper.kernels", NULL)

@@ -1,7 +1,7 @@
-"""Choice of the instruction-set variant, once, by what the CPU and the operating system allow.
+"""Choice of the instruction-set variant that the CPU and the operating system support.
 
-Steps take the active table when they are made and keep it, so a later :func:`select` changes only
-what is bound after it.  ``KUIPER_ISA`` forces a variant at import.
+A step keeps the table that is active when it is created, so :func:`select` affects only steps that
+are created later.  ``KUIPER_ISA`` forces a variant at import.
 """
 
 import os
@@ -29,7 +29,7 @@ cdef const kernels_t* active() noexcept nogil:
 
 
 def available():
-    """Return the names of the variants that this build has and this machine can run, best last.
+    """Return the names of the variants in this build that this machine can run, best last.
 
     Returns
     -------
@@ -46,7 +46,7 @@ def available():
 
 
 def select(name):
-    """Make a variant the active one for everything bound from now on.
+    """Activate a variant for all steps created from now on.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def tile():
 
 
 def lanes():
-    """Return how many floats a vector of the active variant holds."""
+    """Return the number of floats in a vector of the active variant."""
     return _active.lanes
 
 

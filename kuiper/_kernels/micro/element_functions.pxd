@@ -1,5 +1,5 @@
 # The numbers of element types and functions, for the micro-kernels and for the programs of
-# typed.pyx, which also has their names in Python.
+# elementwise/typed.pyx, which maps Python names to them.
 
 cdef enum Type:
     BOOL          # one byte, 0 or 1

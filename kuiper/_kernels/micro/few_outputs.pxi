@@ -1,4 +1,4 @@
-# Convolution to a few channels, FEW_OUTPUTS at the most; see simd/few_outputs.h.
+# Convolution to at most FEW_OUTPUTS channels; see simd/few_outputs.h.
 
 from kuiper._kernels.micro.table cimport FEW_OUTPUTS
 
@@ -13,7 +13,7 @@ cdef inline void few_outputs_tiles(
     int pixels, int n, Py_ssize_t m, Py_ssize_t taps, Py_ssize_t channels,
     const float* const* rows, const float* weight, float* sums,
 ) noexcept nogil:
-    """The sums of m pixels, so many at a time, for numbers that the compiler knows."""
+    """The sums of m pixels, `pixels` at a time; `pixels` and `n` are constants."""
     cdef Py_ssize_t i = 0
     while i + pixels <= m:
         few_outputs_sums(pixels, n, taps, channels, rows + i, m, weight, sums + i * n)
@@ -23,20 +23,16 @@ cdef inline void few_outputs_tiles(
         i += 1
 
 
-cdef inline vf32 few(const float* x, Py_ssize_t n) noexcept nogil:
-    return load(x) if n == LANES else load_n(x, n)
-
-
 cdef void f32_few_outputs(
     Py_ssize_t m, Py_ssize_t taps, Py_ssize_t channels, const float* const* rows,
     const float* weight, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
     cdef float[MAX_MR * FEW_OUTPUTS] sums
-    cdef vf32 bias = load(weight), v
+    cdef vf32 bias = load(weight), low = splat(lo), high = splat(hi)
     cdef Py_ssize_t i
     weight += LANES
-    # As many pixels as let the sums take half of the registers.
+    # As many pixels as have sums in half of the registers.
     if n == 1:
         few_outputs_tiles(REGISTERS // 4, 1, m, taps, channels, rows, weight, sums)
     elif n == 2:
@@ -46,14 +42,9 @@ cdef void f32_few_outputs(
     else:
         few_outputs_tiles(REGISTERS // 8, 4, m, taps, channels, rows, weight, sums)
     for i in range(m):
-        v = few(sums + i * n, n) + bias
-        if residual != NULL:
-            v += few(residual + i * ldr, n)
-        v = vmin(splat(hi), vmax(splat(lo), v))
-        if n == LANES:
-            store(y + i * ldy, v)
-        else:
-            store_n(y + i * ldy, v, n)
+        store_result(
+            y + i * ldy, load_first(sums + i * n, n) + bias, residual, i * ldr, low, high, n
+        )
 
 
 cdef void fill_few_outputs(kernels_t* k) noexcept:

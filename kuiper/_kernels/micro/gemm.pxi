@@ -1,15 +1,15 @@
 # The register tile of every dense product: convolution, Linear, matmul.
 #
-# m x NV vectors of accumulators stay in registers over the whole reduction, so the tile is bound
-# by the FMA units and not by loads.  Rows of A are read where they lie, through one pointer per row
-# and tap (channels-last pixels; padding points to a row of zeros); B comes in packed panels.
+# m x NV vectors of accumulators stay in registers over the whole sum, so FMA units and not loads
+# limit the tile.  Rows of A are read without packing, through one pointer per row and tap
+# (channels-last pixels; padding points to a row of zeros); B comes in packed panels.
 
 from kuiper._kernels.micro.table cimport LINE_FLOATS, MAX_MR, ROW_PANELS, SOLE_TILE, gemm_fn
 
 cdef enum:
-    NV = 2  # vectors per row of the tile; a panel of which half is used takes a tile of one
-    # Heights that can ask for all lines of the next panel: common for Winograd's small planes.  The
-    # others do without a second loop.
+    NV = 2  # vectors per row of the tile; 1 if at most half of the panel's columns are used
+    # Heights of sole tiles, which are common for Winograd's small planes.  Other heights do without
+    # the second copy of the loop.
     MIN_SOLE = 8
     MAX_SOLE = 12
 
@@ -29,7 +29,7 @@ cdef inline void tile_terms(
     int m, int nv, int lines, const float** row, Py_ssize_t k, const float* panel,
     Py_ssize_t distance, vf32 (*acc)[NV],
 ) noexcept nogil:
-    """Add the products of element k of each row; ask for so many lines of the panel ahead."""
+    """Add the products of element k of each row; prefetch `lines` cache lines of the panel."""
     cdef vf32[NV] b
     cdef vf32 a
     cdef int i, j
@@ -39,7 +39,7 @@ cdef inline void tile_terms(
         b[j] = load(panel + j * LANES)
     for i in range(m):
         a = splat(row[i][k])
-        if nv == 1:  # its factor comes from memory, without an instruction more
+        if nv == 1:  # the FMA takes b from memory
             acc[i][0] += a * b[0]
         else:
             for j in range(nv):
@@ -50,10 +50,10 @@ cdef inline const float* tile_products(
     int m, int nv, int lines, Py_ssize_t kc, const float** row, const float* panel,
     Py_ssize_t distance, vf32 (*acc)[NV],
 ) noexcept nogil:
-    """Add the products of kc elements of each row; return where the panel goes on.
+    """Add the products of kc elements of each row; return the panel after them.
 
-    With vectors of eight there are two elements to a round: such a tile has so few products that
-    counting would take every tenth instruction.
+    With 8 lanes an iteration takes two elements: such a tile has so few products that the loop
+    counter would be every tenth instruction.
     """
     cdef Py_ssize_t k = 0
     if LANES == 8:
@@ -74,9 +74,9 @@ cdef inline void gemm_tile(
     const float* panel, Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n,
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    """The tile for a height `m` and width `nv` that the compiler knows, so that loops unroll.
+    """The tile; `m`, `nv` and `is_sole` are constants, so loops unroll.
 
-    One that is `is_sole` asks for all lines of the panel ahead.
+    A sole tile prefetches all lines of the next panel.
     """
     cdef vf32[MAX_MR][NV] acc
     cdef (const float*)[MAX_MR] row
@@ -97,7 +97,10 @@ cdef inline void gemm_tile(
 cdef inline float element(
     const float* x, const float* fifth, const float* tenth, int i, Py_ssize_t step, Py_ssize_t k
 ) noexcept nogil:
-    """Element k of row i, `step` bytes behind row i - 1; three bases keep step * i in addresses."""
+    """Element k of row i; rows are `step` bytes apart.
+
+    With three base pointers, i % 5 * step is part of the address of a load.
+    """
     cdef const char* base = <const char*> (x if i < 5 else fifth if i < 10 else tenth)
     return (<const float*> (base + i % 5 * step))[k]
 
@@ -107,7 +110,7 @@ cdef inline void strided_tile(
     int first, const float* panel, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    """The tile whose rows are a constant step apart: what gemm_tile computes, in the same order."""
+    """As gemm_tile, with the same bits, for rows that are `step` floats apart."""
     cdef vf32[MAX_MR][NV] acc
     cdef vf32[NV] b
     cdef vf32 a
@@ -140,7 +143,7 @@ cdef inline void strided_tile(
 cdef void f32_gemm_row(
     Py_ssize_t kc, const float* row, const float* panels, Py_ssize_t stride, float* y
 ) noexcept nogil:
-    """One row by several panels at a time: one panel's sums alone would wait for each other."""
+    """One row by ROW_PANELS panels: the sums of one panel alone would wait for the FMA latency."""
     cdef vf32[ROW_PANELS][NV] acc
     cdef vf32 a
     cdef Py_ssize_t k
@@ -160,9 +163,9 @@ cdef void f32_gemm_row(
 
 
 cdef inline int tallest() noexcept nogil:
-    """The tallest tile whose accumulators, NV panel vectors and one broadcast fit the registers.
+    """Return the height whose accumulators, NV panel vectors and one broadcast fit the registers.
 
-    On Arm 14 would fit as well, but clang then keeps some of them in memory.
+    On Arm 14 would fit as well, but clang then spills some accumulators.
     """
     return 14 if LANES == 16 else 12 if REGISTERS == 32 else 6
 
@@ -187,7 +190,7 @@ cdef inline void gemm_rows "kp_gemm_rows"(
     Py_ssize_t distance, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    """The tile of a height `m` that the compiler knows, as wide as `n` takes."""
+    """The tile of constant height `m`, as wide as `n` needs."""
     if n <= LANES:
         gemm_tile(m, 1, False, taps, kc, rows, panel, distance, y, ldy, n, residual, ldr, lo, hi)
     elif NV * LANES > LINE_FLOATS and MIN_SOLE <= m <= MAX_SOLE and distance & SOLE_TILE:

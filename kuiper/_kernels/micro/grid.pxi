@@ -1,5 +1,5 @@
-# Images of few channels read at the places that a grid names: places and weights for a block of
-# points at a time, in vectors, then channel by channel.
+# Images of few channels sampled at the points of a grid: positions and weights of a block of points
+# first, in vectors, then the samples channel by channel.
 
 from libc.math cimport fmodf
 
@@ -9,14 +9,14 @@ from kuiper._kernels.micro.table cimport (
 )
 
 
-cdef inline vf32 vreflected(const grid_axis_t* axis, int n_axes, vf32 place) noexcept nogil:
-    """Reflect at the ends, by PyTorch's formulas: that for volumes is exact however far away."""
+cdef inline vf32 vreflected(const grid_axis_t* axis, int n_axes, vf32 position) noexcept nogil:
+    """Reflect at the ends, by PyTorch's formulas, of which that for volumes is exact."""
     cdef vf32 span = splat(axis.span), period = splat(2 * axis.span), rest
     cdef float[MAX_LANES] lanes
     cdef int i
     if axis.span <= 0:
         return splat(0.0)
-    rest = vabs(place - splat(axis.low))
+    rest = vabs(position - splat(axis.low))
     if n_axes == 2:
         rest = rest - vtrunc(rest / period) * period
     else:
@@ -28,55 +28,56 @@ cdef inline vf32 vreflected(const grid_axis_t* axis, int n_axes, vf32 place) noe
     return select(vlt(span, rest), period - rest, rest) + splat(axis.low)
 
 
-cdef inline void places_along(
-    const grid_axis_t* axis, int n_axes, int padding, Py_ssize_t n, float* place, float* is_number
+cdef inline void positions_along(
+    const grid_axis_t* axis, int n_axes, int padding, Py_ssize_t n, float* position,
+    float* is_number,
 ) noexcept nogil:
-    """Turn -1 to 1 into pixels' numbers, in place."""
+    """Convert coordinates of -1 to 1 to positions in pixels, in place."""
     cdef vf32 one = splat(1.0), last = splat(axis.extent - 1), t
-    # PyTorch's kernels for planes and for volumes differ here.
+    # PyTorch's kernels for planes and for volumes treat NaN differently.
     cdef vf32 missing = splat(0.0) if n_axes == 2 else last
     cdef Py_ssize_t i = 0
     while i < n:
-        t = (load(place + i) + one) * splat(axis.scale) - splat(axis.shift)
+        t = (load(position + i) + one) * splat(axis.scale) - splat(axis.shift)
         if padding == GRID_REFLECTION:
             t = vreflected(axis, n_axes, t)
         if padding == GRID_ZEROS:
             store(is_number + i, select(veq(t - t, splat(0.0)), load(is_number + i), splat(0.0)))
         else:
             t = select(veq(t, t), vmax(splat(0.0), vmin(last, t)), missing)
-        store(place + i, t)
+        store(position + i, t)
         i += LANES
 
 
 cdef inline void nearest_along(
-    const grid_axis_t* axis, Py_ssize_t n, float* place, float* is_inside
+    const grid_axis_t* axis, Py_ssize_t n, float* position, float* is_inside
 ) noexcept nogil:
-    """Replace places by the pixel that is nearest."""
+    """Round positions to the nearest pixel."""
     cdef vf32 zero = splat(0.0), t
     cdef vi32 inside
     cdef Py_ssize_t i = 0
     while i < n:
-        t = vrint(load(place + i))
+        t = vrint(load(position + i))
         inside = vle(zero, t) & vlt(t, splat(axis.extent))
-        store(place + i, select(inside, t, zero))
+        store(position + i, select(inside, t, zero))
         store(is_inside + i, select(inside, load(is_inside + i), zero))
         i += LANES
 
 
 cdef inline void linear_along(
-    const grid_axis_t* axis, Py_ssize_t n, float* place, float* is_inside, float* has_next,
+    const grid_axis_t* axis, Py_ssize_t n, float* position, float* is_inside, float* has_next,
     float* below, float* above,
 ) noexcept nogil:
-    """Replace places by the first of the pixels on both sides, whose weights are found.
+    """Replace each position by the pixel below it, and compute the weights of both neighbours.
 
-    Where only one of the two is in the image it stands for both, with half its weight: what lies
-    outside is not read, and halves of a product give the product.
+    If only one neighbour is in the image, it takes both sides with half its weight each: no pixel
+    outside is read, and two halves of a product sum to the product.
     """
     cdef vf32 zero = splat(0.0), one = splat(1.0), half = splat(0.5), t, first, high, low
     cdef vi32 inside, under, over
     cdef Py_ssize_t i = 0
     while i < n:
-        t = load(place + i)
+        t = load(position + i)
         inside = vlt(splat(-1.0), t) & vlt(t, splat(axis.extent))
         t = select(inside, t, zero)
         first = vfloor(t)
@@ -87,7 +88,7 @@ cdef inline void linear_along(
         high = select(under, low, high)
         low = select(over, low * half, low)
         high = select(over, low, high)
-        store(place + i, select(under, zero, first))
+        store(position + i, select(under, zero, first))
         store(is_inside + i, select(inside, load(is_inside + i), zero))
         store(has_next + i, select(under | over, zero, one))
         store(below + i, low)
@@ -100,7 +101,7 @@ cdef void f32_locate_points(
     grid_block_t* k,
 ) noexcept nogil:
     cdef Py_ssize_t whole = (n + LANES - 1) // LANES * LANES, i
-    cdef float[GRID_BLOCK] place, has_next
+    cdef float[GRID_BLOCK] position, has_next
     cdef float[2][2][GRID_BLOCK] along
     cdef float[MAX_LANES] lanes
     cdef vf32 least = splat(1.0)
@@ -110,24 +111,24 @@ cdef void f32_locate_points(
         k.is_inside[i] = k.is_number[i] = 1
     for a in range(n_axes):
         for i in range(n):
-            place[i] = grid[i * n_axes + a]
+            position[i] = grid[i * n_axes + a]
         for i in range(n, whole):
-            place[i] = 0
+            position[i] = 0
         if padding == GRID_ZEROS:
-            places_along(&axes[a], n_axes, GRID_ZEROS, n, place, k.is_number)
+            positions_along(&axes[a], n_axes, GRID_ZEROS, n, position, k.is_number)
         elif padding == GRID_BORDER:
-            places_along(&axes[a], n_axes, GRID_BORDER, n, place, k.is_number)
+            positions_along(&axes[a], n_axes, GRID_BORDER, n, position, k.is_number)
         else:
-            places_along(&axes[a], n_axes, GRID_REFLECTION, n, place, k.is_number)
+            positions_along(&axes[a], n_axes, GRID_REFLECTION, n, position, k.is_number)
         stride = axes[a].stride
         if mode == GRID_NEAREST:
-            nearest_along(&axes[a], n, place, k.is_inside)
+            nearest_along(&axes[a], n, position, k.is_inside)
         elif a < 2:
-            linear_along(&axes[a], n, place, k.is_inside, has_next, along[a][0], along[a][1])
+            linear_along(&axes[a], n, position, k.is_inside, has_next, along[a][0], along[a][1])
         else:
-            linear_along(&axes[a], n, place, k.is_inside, has_next, k.plane[0], k.plane[1])
+            linear_along(&axes[a], n, position, k.is_inside, has_next, k.plane[0], k.plane[1])
         for i in range(whole):
-            k.first[i] += <int> place[i] * stride
+            k.first[i] += <int> position[i] * stride
         if mode == GRID_LINEAR:
             for i in range(whole):
                 k.step[a][i] = <int> has_next[i] * stride
@@ -166,7 +167,7 @@ cdef inline void read_linear(
     int n_axes, int channels, const grid_block_t* k, Py_ssize_t n, const float* x,
     Py_ssize_t x_channel, float* y, Py_ssize_t y_channel, Py_ssize_t y_pixel,
 ) noexcept nogil:
-    """Sum up the neighbours of points, in some channels; the compiler knows how many."""
+    """Sum the weighted neighbours of points in `channels` channels, a constant."""
     cdef const float* near
     cdef const float* far
     cdef Py_ssize_t i, right, down, across

@@ -2,9 +2,9 @@
 #
 # Each function reduces its argument exactly to a small interval and evaluates a short polynomial
 # there, as Cephes and fdlibm do; docs/fit_polynomials.py computes the minimax coefficients.  The
-# bound in each docstring is the worst error against float64, in units in the last place, over all
-# floats whose result is not denormal; tests/unit/kernels/test_elementwise.py checks it on every
-# instruction set.  Zeros keep their sign, NaN gives NaN, and infinities and domain errors follow C.
+# bound in each docstring is the worst error against float64, in ulp, over all floats whose result
+# is not denormal; tests/unit/kernels/test_elementwise.py checks it on every instruction set.  Zeros
+# keep their sign, NaN gives NaN, and infinities and domain errors follow C.
 #
 # The compiler may contract a product and a sum into an FMA.  Every function keeps its bound either
 # way, but instruction sets differ in the last bit.

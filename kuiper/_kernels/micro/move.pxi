@@ -1,5 +1,5 @@
-# Transposition of 32-bit matrices, the work behind every change of layout.  The source may start at
-# any byte: weights are packed from where they lie in a file.
+# Transposition of 32-bit matrices, for all changes of layout.  The source may start at any byte
+# address, as weights in a file do.
 
 cdef extern from "_kernels/simd/transpose.h" nogil:
     void transpose_square "kp_transpose_square"(vf32*) noexcept
@@ -48,7 +48,7 @@ cdef inline void transpose_edge(
 cdef inline void interleave(
     int n_a, const f32_any* x, Py_ssize_t ldx, float* y, Py_ssize_t n_b
 ) noexcept nogil:
-    """A few rows into packed columns; the compiler knows `n_a` and interleaves vectors."""
+    """A few rows to packed columns; `n_a` is a constant, so the compiler interleaves vectors."""
     cdef Py_ssize_t a, b
     for b in range(n_b):
         for a in range(n_a):
@@ -58,7 +58,7 @@ cdef inline void interleave(
 cdef inline void deinterleave(
     int n_b, const f32_any* x, float* y, Py_ssize_t ldy, Py_ssize_t n_a
 ) noexcept nogil:
-    """Packed rows of a few elements into columns."""
+    """Packed rows of a few elements to columns; `n_b` is a constant."""
     cdef Py_ssize_t a, b
     for a in range(n_a):
         for b in range(n_b):
@@ -70,20 +70,19 @@ cdef void b32_transpose(
 ) noexcept nogil:
     """Transpose a matrix of 32-bit elements of any type.
 
-    Layout : source (n_a, n_b), rows ldx apart, from any byte on -> y (n_b, n_a), rows ldy apart
+    Layout : source (n_a, n_b), rows ldx apart, at any byte address -> y (n_b, n_a), rows ldy apart
     Needs  : source and y do not overlap
     Threads: none; callers split the matrix
     Source : Eklundh's butterfly on tiles of LANES x LANES
     """
     cdef const f32_any* x = <const f32_any*> source
     cdef Py_ssize_t tiles_a = (n_a + LANES - 1) // LANES, tiles_b = (n_b + LANES - 1) // LANES
-    # Rows that lie a power of two apart share few sets of the cache, so lines that are only partly
-    # used are lost before the next tile comes for the rest: go along those rows first.
+    # Rows a power of two apart share few cache sets, so lines could be evicted before the next tile
+    # uses their other half: go along those rows first.
     cdef bint along_y = (ldy & -ldy) > (ldx & -ldx)
     cdef Py_ssize_t i, j, a, b
     if n_a >= LANES and n_b >= LANES:
-        # The last tile of a row or column is moved back to be a full one; what it writes again is
-        # what stands there already.
+        # The last tile of a row or column overlaps the one before and writes the same values again.
         for i in range(tiles_b if along_y else tiles_a):
             for j in range(tiles_a if along_y else tiles_b):
                 a = least((j if along_y else i) * LANES, n_a - LANES)

@@ -1,9 +1,8 @@
-"""Packed weights: the element type, order and size in which a micro-kernel reads them.
+"""Packed weights: the element type, layout and size that a micro-kernel reads.
 
-A :class:`PackedMatrix` describes the memory of one packed weight before any of it exists.  A record
-makes the description, the plan's cache keeps the memory, and the record's own function fills it.
-The class is the type of a packed weight: kernels that read another element type or another order
-have a subclass, and the cache keeps the two apart.
+A :class:`PackedMatrix` describes the memory of one packed weight before it is allocated.  A record
+creates the description, the weight cache keeps the memory, and a function of the record fills it.
+Each combination of element type and layout has a subclass, by which the cache distinguishes them.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ FLOAT_BYTES = 4  # of a bias and of a scale, whatever the type of the weights
 
 
 class Layout(IntEnum):
-    """How many terms of one column lie side by side, for an instruction that sums as many."""
+    """Number of adjacent terms of one column, which one instruction multiplies and sums."""
 
     ROWS = 1  # [depth][nr]: float32
     PAIRS = 2  # [depth / 2][nr][2]: bfloat16, for vdpbf16ps and tdpbf16ps
@@ -40,7 +39,7 @@ class Layout(IntEnum):
 
 
 class PackedMatrix:
-    """A matrix of `depth` terms by `columns`, cut into panels of `nr` columns.
+    """A matrix (depth, columns), cut into panels of `nr` columns.
 
     A panel starts with `nr` biases, and `nr` scales if the type has them, all float32; the terms
     follow in the order of `layout`.  Missing columns and missing terms are zero.
@@ -50,19 +49,19 @@ class PackedMatrix:
     columns, depth : int
         Of one group.
     groups : int, default=1
-        Each starts with a panel of its own.
+        Each group starts a new panel.
     nr : int, optional
         Columns of a panel; by default those of the active variant's GEMM tile.
     part : hashable, optional
-        Which of several packed weights of one operator this is.
+        Distinguishes several packed weights of one operator.
 
     Attributes
     ----------
     dtype : numpy.dtype
-        How terms are stored; bfloat16 as its 16 bits.
+        Element type of the terms; bfloat16 as its 16 bits.
     layout : Layout
     has_scales : bool
-        Whether each column has a factor that turns its sum into a float32.
+        Whether each column has a factor that converts its sum to float32.
     depth, nr, panels : int
     """
 
@@ -82,7 +81,7 @@ class PackedMatrix:
 
     @property
     def key(self) -> Hashable:
-        """What tells it from the other packed weights of an operator."""
+        """Identity among the packed weights of an operator."""
         return type(self), self.panels, self.depth, self.nr, self.part
 
     @property
@@ -101,23 +100,23 @@ class PackedMatrix:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Extents of the memory in elements of `dtype`: panels, rows of a panel, columns."""
+        """Extents of the memory in elements of `dtype`: (panels, rows of a panel, nr)."""
         return self.panels, self.panel_bytes // (self.nr * self.dtype.itemsize), self.nr
 
     def terms(self, memory: np.ndarray) -> np.ndarray:
-        """View memory of this shape as the terms alone, (panels, rows, nr, layout)."""
+        """Return a view of the terms in memory of this shape, (panels, rows, nr, layout)."""
         skipped = self.head_bytes // (self.nr * self.dtype.itemsize)
         return memory[:, skipped:].reshape(self.panels, -1, self.nr, self.layout)
 
     def heads(self, memory: np.ndarray) -> np.ndarray:
-        """View memory of this shape as biases and scales, (panels, 1 or 2, nr) float32."""
+        """Return a view of the biases and scales, (panels, 1 or 2, nr) float32."""
         rows = self.head_bytes // (self.nr * self.dtype.itemsize)
         floats = memory[:, :rows].reshape(self.panels, -1).view(np.float32)
         return floats.reshape(self.panels, -1, self.nr)
 
 
 class RunPanels(PackedMatrix):
-    """Panels whose terms follow the runs of a convolution with few input channels."""
+    """Panels whose terms have the order of a few-input-channel convolution's runs."""
 
     __slots__ = ()
 
@@ -131,7 +130,7 @@ class DepthwiseBlocks(PackedMatrix):
         super().__init__(channels, taps, nr=dispatch.lanes())
 
     def fill(self, memory: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> None:
-        """Write a weight of (channels, taps) and its biases."""
+        """Pack a weight (channels, taps) and its biases (channels,) into `memory`."""
         padded = np.zeros((self.panels * self.nr, 1 + self.depth), np.float32)
         padded[: len(weight), 1:] = weight
         if bias is not None:
@@ -157,7 +156,7 @@ class FewColumns(PackedMatrix):
         super().__init__(1, taps * -(-channels // lanes) * columns, nr=lanes, part=part)
 
     def fill(self, memory: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> None:
-        """Write filters of (columns, channels, taps...) and their biases."""
+        """Pack filters (columns, channels, taps...) and their biases (columns,) into `memory`."""
         columns, channels = weight.shape[:2]
         by_tap = weight.reshape(columns, channels, -1).transpose(2, 1, 0)
         vectors = -(-channels // self.nr)
@@ -172,12 +171,12 @@ class FewColumns(PackedMatrix):
 
 
 def panel_offsets(matrices: Sequence[PackedMatrix]) -> list[int]:
-    """Return the first element of each matrix when all lie back to back, then the total."""
+    """Return the offsets of matrices stored back to back, in elements, then the total."""
     return [0, *accumulate(math.prod(matrix.shape) for matrix in matrices)]
 
 
 def split_memory(memory: np.ndarray, matrices: Sequence[PackedMatrix]) -> list[np.ndarray]:
-    """View memory of one axis as an array for each of the matrices that lie there back to back."""
+    """Return a view of one-dimensional memory for each of the matrices stored back to back."""
     offsets = panel_offsets(matrices)
     return [
         memory[start:stop].reshape(matrix.shape)

@@ -1,4 +1,4 @@
-# Packing: one panel of a matrix, from any strides to the order in which the GEMM tile reads it.
+# Packing of a matrix of any strides into a panel that the GEMM tile reads.
 
 from libc.string cimport memcpy, memset
 
@@ -6,30 +6,35 @@ from kuiper._runtime.stored_rows cimport stored_t
 from kuiper._kernels.micro.table cimport kernels_t
 
 
-cdef struct panels_t:            # what threads need to pack some
+cdef struct panels_t:            # the job of threads that pack columns into panels
     const kernels_t* kernels
-    stored_t where               # of the columns, if not in memory
-    const float* first           # of the columns in memory
-    Py_ssize_t column            # strides, in floats
-    Py_ssize_t channel
-    const Py_ssize_t* offsets    # of the taps
+    stored_t where               # columns in a file, (columns, channels, taps)
+    const float* first           # columns in memory, (columns, taps, channels) of any strides
+    Py_ssize_t column            # stride of columns, in floats
+    Py_ssize_t channel           # stride of channels, in floats
+    const Py_ssize_t* offsets    # (taps,), of each tap in a column, in floats
     Py_ssize_t columns
     Py_ssize_t taps
     Py_ssize_t channels
-    const float* bias
-    float* space                 # for the columns of a panel, for each thread
-    float* out
-    int failures                   # panels that could not be read
+    const float* bias            # (columns,)
+    float* space                 # (threads, nr, channels * taps), columns read from the file
+    float* out                   # (panels, 1 + taps * channels, nr)
+    int failures                 # panels that could not be read
 
 
-# Biases of zeros where there are none.
+# The biases, or zeros for None.
 cdef const float[::1] biases(object bias, Py_ssize_t columns)
-# How far the taps are from the first one.
+# Offsets of taps that are `apart` floats apart.
 cdef const Py_ssize_t[::1] tap_offsets(Py_ssize_t taps, Py_ssize_t apart)
-# What is known of columns in memory; the caller says where they go.
+# The job for columns in memory; the caller sets `out`.
 cdef panels_t panels_of_columns(
     const float[:, :, :] weight, const float[::1] bias, const Py_ssize_t[::1] offsets
 )
+
+
+cdef inline Py_ssize_t padded(Py_ssize_t columns, Py_ssize_t nr) noexcept nogil:
+    """Round a number of columns up to whole panels."""
+    return (columns + nr - 1) // nr * nr
 
 
 cdef inline void pack_panel(
@@ -37,9 +42,9 @@ cdef inline void pack_panel(
     const Py_ssize_t* tap_offsets, Py_ssize_t channels, Py_ssize_t channel_stride,
     const float* bias, Py_ssize_t count, float* panel,
 ) noexcept nogil:
-    """Pack `count` columns: biases (zeros where bias is NULL), then taps x channels rows of nr.
+    """Pack `count` columns: biases (zeros if bias is NULL), then taps x channels rows of nr.
 
-    Weights and biases may start at any byte.
+    Weights and biases may start at any byte address.
     """
     cdef Py_ssize_t nr = kernels.nr, t, k, j
     cdef const float* source

@@ -21,20 +21,20 @@ cdef extern from "_runtime/work_shares.h" nogil:
 
 
 cdef enum:
-    # How much of a weight is read, widened and packed at a time.  The next part takes the same
-    # memory, which is in the cache by then.
+    # Bytes of a weight read, converted and packed at a time; the buffer is reused and stays in the
+    # cache.
     PACKED_BYTES = 1 << 20
 
 
 def n_panels(Py_ssize_t columns):
-    """Return how many panels hold `columns` columns."""
+    """Return the number of panels of `columns` columns."""
     return (columns + active().nr - 1) // active().nr
 
 
 def parts(weight, int n_threads, int together=1):
-    """Yield slices of the first axis of a weight: some panels for each thread, read at once.
+    """Yield slices of the first axis of a weight, PACKED_BYTES or one panel per thread each.
 
-    As many panels as belong together stay so.
+    `together` adjacent panels are never split.
     """
     cdef Py_ssize_t columns = weight.shape[0], step, start
     cdef Py_ssize_t panels = active().nr * together * n_threads
@@ -45,7 +45,7 @@ def parts(weight, int n_threads, int together=1):
 
 
 def panels_of(rows):
-    """Return the slice of panels that hold some columns, from the first one of a panel on."""
+    """Return the slice of panels that hold a slice of columns, which starts with a panel."""
     return slice(rows.start // active().nr, n_panels(rows.stop))
 
 
@@ -55,14 +55,14 @@ def pack_panels(weight, bias, int n_threads=1, out=None):
     Parameters
     ----------
     weight : array, shape (columns, taps, channels), float32
-        Any strides; the sum runs over taps, then channels.  Or anything with a shape, slices of
-        which are such arrays: the matrix is asked for part by part.  With an `in_file`, a
+        Any strides; the sum runs over taps, then channels.  Or an object with a shape whose slices
+        are such arrays; it is sliced part by part.  If it has `in_file`, a
         :class:`~kuiper._runtime.stored_rows.StoredRows` of (channels, taps) for each column,
-        threads read it themselves.
+        threads read the file directly.
     bias : array, shape (columns,), or None
     n_threads : int
     out : array, optional
-        Memory for what is returned.
+        Memory for the result.
 
     Returns
     -------
@@ -89,7 +89,7 @@ cdef bint pack_stored(
     stored_t where, Py_ssize_t columns, Py_ssize_t taps, Py_ssize_t channels, bias,
     float[:, :, ::1] out, int n_threads,
 ) except *:
-    """Read and pack columns of (channels, taps), and tell whether that went well."""
+    """Read and pack columns of (channels, taps); return whether all were read."""
     cdef const kernels_t* kernels = active()
     cdef Py_ssize_t size = channels * taps
     cdef const Py_ssize_t[::1] offsets = tap_offsets(taps, 1)
@@ -171,16 +171,16 @@ cdef inline void pack_one(
 
 cdef struct pack_t:
     const kernels_t* kernels
-    ref_t weight
-    ref_t bias
-    ref_t packed
-    ref_t offsets
+    ref_t weight                 # (groups, columns, taps, channels), float32, any strides
+    ref_t bias                   # (groups * columns,), float32
+    ref_t packed                 # (groups, panels, 1 + taps * channels, nr), float32
+    ref_t offsets                # (taps,), intp, in elements
     bint has_bias
     Py_ssize_t groups
     Py_ssize_t columns           # of one group
     Py_ssize_t taps
     Py_ssize_t channels
-    Py_ssize_t group_stride      # in elements, as all strides here
+    Py_ssize_t group_stride      # in elements
     Py_ssize_t column_stride
     Py_ssize_t channel_stride
 
@@ -193,9 +193,9 @@ cdef class PackStep(Step):
     weight : TensorView
     bias : TensorView or None, shape (groups * columns,)
     packed : TensorView
-        Panels of every group, one after the other.
+        Panels of all groups, one group after the other.
     offsets : TensorView, shape (taps,), intp
-        Where each tap lies in the weight, in elements.
+        Offset of each tap in the weight, in elements.
     groups, columns, taps, channels : int
         `columns` and `channels` of one group.
     strides : (int, int, int)
@@ -223,12 +223,12 @@ cdef class PackStep(Step):
 cdef void pack_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Packs filters into panels.
+    """Pack filters into panels.
 
     Layout : weight, any strides -> packed (groups, panels, 1 + taps * channels, nr)
     Needs  : bias without gaps
     Threads: over panels
-    Source : the order that gemm_fn in table.pxd asks for
+    Source : the layout of gemm_fn in table.pxd
     """
     cdef const pack_t* p = <const pack_t*> params
     cdef const float* weight = <const float*> at(slots, p.weight)

@@ -1,21 +1,21 @@
-# Windows over channels-last pixels: vectors run across channels, so no window is ever gathered.
+# Windows over channels-last pixels.  Vectors run across channels, so no window is gathered.
 #
-# A window is rows of columns: row r of the window of output pixel i starts at
-# x + i * x_step + rows[r], its columns are `column` apart.
+# Row r of the window of output pixel i starts at x + i * x_step + rows[r]; its columns are `column`
+# apart.
 
 from libc.math cimport INFINITY
 from libc.stdint cimport int64_t
 
 cdef enum:
-    POOL_NV = 4   # vectors of channels that go through a window together
-    SLIDE_NV = 4  # the same, at the most, where columns are kept from window to window
-    SLIDE_K = 5   # most columns that are kept
+    POOL_NV = 4   # vectors of channels per pass over a window
+    SLIDE_NV = 4  # at most, if columns are kept from window to window
+    SLIDE_K = 5   # columns kept, at most
 
 
 cdef inline vf32 nan_max(vf32 a, vf32 b) noexcept nogil:
-    """The greater of two; NaN where either is NaN."""
-    # vmax gives its second operand where either is NaN, so one of the two is NaN; or-ing equal
-    # numbers, or any bits to those of a NaN, changes nothing that matters.
+    """The greater of two; NaN if either is NaN."""
+    # vmax returns its second operand if either is NaN, so one of the two is NaN.  The bitwise OR of
+    # equal numbers is that number, and of a NaN and anything a NaN.
     return from_bits(bits(vmax(a, b)) | bits(vmax(b, a)))
 
 
@@ -40,7 +40,7 @@ cdef inline void max_pixels(
     int nv, Py_ssize_t n_rows, Py_ssize_t n_columns, const float* x, Py_ssize_t x_step,
     const Py_ssize_t* rows, Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count,
 ) noexcept nogil:
-    """A block of channels of all pixels; the compiler knows windows of 2 x 2 and 3 x 3."""
+    """A block of channels of all pixels; windows of 2 x 2 and 3 x 3 are constants."""
     cdef vf32[POOL_NV] acc
     cdef Py_ssize_t i
     cdef int j
@@ -60,7 +60,7 @@ cdef inline void max_pixels(
 cdef inline void pool_column(
     bint is_max, int nv, const float* x, const Py_ssize_t* rows, Py_ssize_t n_rows, vf32* acc
 ) noexcept nogil:
-    """One column of a window."""
+    """The maximum or sum of one column of a window."""
     cdef Py_ssize_t r
     cdef int j
     for j in range(nv):
@@ -77,7 +77,7 @@ cdef inline void slide_rows(
     bint is_max, int nv, int k, int s, const float* x, const Py_ssize_t* rows, Py_ssize_t n_rows,
     Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count, vf32 by,
 ) noexcept nogil:
-    """Windows of k columns that move by s: what they share is computed once and kept."""
+    """Windows of k columns that move by s: shared columns are computed once."""
     cdef vf32[SLIDE_K][SLIDE_NV] columns
     cdef vf32 v
     cdef Py_ssize_t i
@@ -105,7 +105,7 @@ cdef inline void slide_channels(
     Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count, Py_ssize_t channels, vf32 by,
 ) noexcept nogil:
     cdef Py_ssize_t c = 0
-    # As many vectors at a time as the registers hold the columns of.
+    # As many vectors at a time as have columns in registers.
     if LANES == 16:
         while c + 4 * LANES <= channels:
             slide_rows(is_max, 4, k, s, x + c, rows, n_rows, column, y + c, y_step, count, by)
@@ -124,24 +124,18 @@ cdef inline bint slide(
     Py_ssize_t n_columns, Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count,
     Py_ssize_t channels, vf32 by,
 ) noexcept nogil:
-    """Do what overlapping windows of common widths share once; tell whether these are such."""
+    """Pool overlapping windows of common widths; return False for other windows."""
     if channels < LANES or n_rows < 1 or count < 1:
         return False
-    # A single maximum needs no columns.  A mean does: its sums may not depend on how work is cut.
+    # A single maximum shares no columns.  A mean does, as its sums must not depend on the shards.
     if is_max and count == 1:
         return False
     if n_columns == 3 and x_step == 2 * column:
-        slide_channels(
-            is_max, 3, 2, x, rows, n_rows, column, y, y_step, count, channels, by
-        )
+        slide_channels(is_max, 3, 2, x, rows, n_rows, column, y, y_step, count, channels, by)
     elif n_columns == 3 and x_step == column:
-        slide_channels(
-            is_max, 3, 1, x, rows, n_rows, column, y, y_step, count, channels, by
-        )
+        slide_channels(is_max, 3, 1, x, rows, n_rows, column, y, y_step, count, channels, by)
     elif n_columns == 5 and x_step == column:
-        slide_channels(
-            is_max, 5, 1, x, rows, n_rows, column, y, y_step, count, channels, by
-        )
+        slide_channels(is_max, 5, 1, x, rows, n_rows, column, y, y_step, count, channels, by)
     else:
         return False
     return True
@@ -169,9 +163,7 @@ cdef void f32_pool_max(
             store_n(y + i * y_step, acc, channels)
         return
     while c + POOL_NV * LANES <= channels:
-        max_pixels(
-            POOL_NV, n_rows, n_columns, x + c, x_step, rows, column, y + c, y_step, count
-        )
+        max_pixels(POOL_NV, n_rows, n_columns, x + c, x_step, rows, column, y + c, y_step, count)
         c += POOL_NV * LANES
     while c < channels:
         c = least(c, channels - LANES)  # the last vector may overlap the one before
@@ -181,33 +173,30 @@ cdef void f32_pool_max(
 
 cdef void f32_pool_argmax(
     const float* x, const Py_ssize_t* rows, Py_ssize_t n_rows, Py_ssize_t n_columns,
-    Py_ssize_t column, Py_ssize_t channels, const int* places, int place_column,
+    Py_ssize_t column, Py_ssize_t channels, const int* row_index, int index_step,
     float* y, int64_t* indices,
 ) noexcept nogil:
     cdef Py_ssize_t c = 0, r, k, n
     cdef const float* pixel
     cdef vf32 acc, v
-    cdef vi32 place, where, wins
+    cdef vi32 index, best, wins
     cdef int[MAX_LANES] lanes
     cdef int j
     while c < channels:
         n = least(LANES, channels - c)
         acc = splat(-INFINITY)
-        where = splat_int(places[0] if n_rows > 0 else 0)
+        best = splat_int(row_index[0] if n_rows > 0 else 0)
         for r in range(n_rows):
             pixel = x + rows[r] + c
             for k in range(n_columns):
-                v = load(pixel) if n == LANES else load_n(pixel, n)
-                place = splat_int(places[r] + <int> k * place_column)
+                v = load_first(pixel, n)
+                index = splat_int(row_index[r] + <int> k * index_step)
                 wins = vlt(acc, v) | ~veq(v, v)
                 acc = select(wins, v, acc)
-                where = (place & wins) | (where & ~wins)
+                best = (index & wins) | (best & ~wins)
                 pixel += column
-        if n == LANES:
-            store(y + c, acc)
-        else:
-            store_n(y + c, acc, n)
-        store(<float*> &lanes[0], from_bits(where))
+        store_first(y + c, acc, n)
+        store(<float*> &lanes[0], from_bits(best))
         for j in range(n):
             indices[c + j] = lanes[j]
         c += LANES
@@ -217,7 +206,7 @@ cdef inline void sum_window(
     int nv, const float* x, const Py_ssize_t* rows, Py_ssize_t n_rows, Py_ssize_t n_columns,
     Py_ssize_t column, vf32* acc,
 ) noexcept nogil:
-    """Sum each row, then the sums of the rows: the error grows with rows plus columns only."""
+    """Sum each row, then the row sums: the error grows with n_rows + n_columns."""
     cdef vf32[POOL_NV] row
     cdef const float* pixel
     cdef Py_ssize_t r, k
@@ -240,7 +229,7 @@ cdef inline vf32 sum_window_1(
     const float* x, const Py_ssize_t* rows, Py_ssize_t n_rows, Py_ssize_t n_columns,
     Py_ssize_t column,
 ) noexcept nogil:
-    """One vector, four rows at a time, so that additions need not wait; the same sums."""
+    """As sum_window for one vector, four rows at a time to hide the latency of additions."""
     cdef vf32 acc = splat(0), a, b, c, d
     cdef Py_ssize_t r = 0, k, at
     while r + 4 <= n_rows:
@@ -295,9 +284,7 @@ cdef void f32_pool_mean(
             if n_rows == 2 and n_columns == 2:
                 sum_window(POOL_NV, x + i * x_step + c, rows, 2, 2, column, &sums[0])
             else:
-                sum_window(
-                    POOL_NV, x + i * x_step + c, rows, n_rows, n_columns, column, &sums[0]
-                )
+                sum_window(POOL_NV, x + i * x_step + c, rows, n_rows, n_columns, column, &sums[0])
             for j in range(POOL_NV):
                 store(y + i * y_step + c + j * LANES, sums[j] / by)
         c += POOL_NV * LANES

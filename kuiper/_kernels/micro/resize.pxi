@@ -1,10 +1,10 @@
-# Resampling: first along a row of the image, then across rows.
+# Resampling along a row of the image, and across rows.
 
 cdef inline void weighted_pixels(
     int taps, const float* x, const int* offsets, const float* weights, float* y,
     Py_ssize_t y_step, Py_ssize_t count, Py_ssize_t channels,
 ) noexcept nogil:
-    """Pixels of many channels; the compiler knows `taps`."""
+    """Pixels of at least LANES channels; `taps` is a constant."""
     cdef vf32[4] w
     cdef (const float*)[4] tap
     cdef vf32 acc
@@ -31,7 +31,7 @@ cdef inline void weighted_items(
     int taps, const float* x, const int* offsets, const float* weights, float* y,
     Py_ssize_t y_step, Py_ssize_t count, Py_ssize_t channels,
 ) noexcept nogil:
-    """Pixels of few channels, one number at a time."""
+    """Pixels of few channels, element by element."""
     cdef Py_ssize_t i, c
     cdef float acc
     cdef int k

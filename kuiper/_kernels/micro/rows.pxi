@@ -1,9 +1,9 @@
 # Reductions, softmax and normalisation.
 #
-# A tensor is (outer, n, inner) with n the axis that is reduced.  Where inner is 1 the terms of a
-# sum are adjacent, and vectors run along n: "rows".  Else vectors run across inner, which needs no
-# shuffle: "columns".  Sums are made of blocks, so their error grows with the length of a block plus
-# the number of blocks; the order never depends on the number of threads.
+# A tensor is (outer, n, inner), reduced along n.  If inner is 1, vectors run along n: "rows".
+# Otherwise vectors run across inner, which needs no shuffle: "columns".  Sums are blocked, so their
+# error grows with the length of a block plus the number of blocks; their order does not depend on
+# the number of threads.
 
 from libc.math cimport INFINITY, logf, sqrtf
 
@@ -21,19 +21,19 @@ cdef extern from "_kernels/simd/lanes.h" nogil:
     float lane_0 "kp_lane_0"(vf32) noexcept
 
 cdef enum:
-    ROW_NV = 4          # accumulators of a row; vectors of columns that go together
-    BLOCK_TERMS = 64    # vectors that one accumulator takes before it is added to the total
-    ROWS_TOGETHER = 8      # rows of a softmax that go together, where they are short
-    FLOATS_TOGETHER = 4096
+    ROW_NV = 4              # accumulators of a row; vectors of columns per pass
+    BLOCK_TERMS = 64        # vectors summed in one accumulator before it is added to the total
+    ROWS_TOGETHER = 8       # rows of a softmax per pass, at most
+    FLOATS_TOGETHER = 4096  # of these rows
 
 
 cdef inline vf32 nan_min(vf32 a, vf32 b) noexcept nogil:
-    """The lesser of two; NaN where either is NaN.  See nan_max."""
+    """The lesser of two; NaN if either is NaN.  See nan_max."""
     return from_bits(bits(vmin(a, b)) | bits(vmin(b, a)))
 
 
 cdef inline vf32 first_value(int kind) noexcept nogil:
-    """What a reduction of nothing gives."""
+    """The reduction of zero elements."""
     if kind == REDUCE_MAX:
         return splat(-INFINITY)
     if kind == REDUCE_MIN or kind == REDUCE_ABS_MIN:
@@ -44,7 +44,7 @@ cdef inline vf32 first_value(int kind) noexcept nogil:
 
 
 cdef inline vf32 term(int kind, vf32 x, vf32 shift) noexcept nogil:
-    """What an element adds to a reduction."""
+    """The term of an element in a reduction."""
     if kind == REDUCE_SQUARES:
         return x * x
     if kind == REDUCE_ABS or kind == REDUCE_ABS_MAX or kind == REDUCE_ABS_MIN:
@@ -57,7 +57,7 @@ cdef inline vf32 term(int kind, vf32 x, vf32 shift) noexcept nogil:
 
 
 cdef inline vf32 joined(int kind, vf32 a, vf32 b) noexcept nogil:
-    """Two partial results as one."""
+    """Combine two partial results."""
     if kind == REDUCE_MAX or kind == REDUCE_ABS_MAX:
         return nan_max(a, b)
     if kind == REDUCE_MIN or kind == REDUCE_ABS_MIN:
@@ -68,7 +68,7 @@ cdef inline vf32 joined(int kind, vf32 a, vf32 b) noexcept nogil:
 
 
 cdef inline float across(int kind, vf32 v) noexcept nogil:
-    """Reduce the lanes of a vector: halves onto each other, down to one."""
+    """Reduce the lanes of a vector by folding halves onto each other."""
     if LANES > 8:
         v = joined(kind, v, swap_8(v))
     if LANES > 4:
@@ -116,56 +116,47 @@ cdef inline void reduce_each_row(
 
 
 cdef inline void reduce_block(
-    int kind, int nv, const float* x, Py_ssize_t x_step, Py_ssize_t n, const float* shift, float* y
+    int kind, int nv, const float* x, Py_ssize_t x_step, Py_ssize_t n, const float* shift, float* y,
+    long lanes,
 ) noexcept nogil:
-    """Columns of `nv` vectors."""
-    cdef vf32[ROW_NV] total
-    cdef vf32[ROW_NV] acc
-    cdef vf32[ROW_NV] by
+    """Columns of `nv` vectors, or the first `lanes` columns of one vector."""
+    cdef vf32[ROW_NV] total, acc, by
     cdef Py_ssize_t i = 0, end
     cdef int j
     for j in range(nv):
         total[j] = first_value(kind)
-        by[j] = load(shift + j * LANES) if shift != NULL else splat(0)
+        by[j] = load_first(shift + j * LANES, lanes) if shift != NULL else splat(0)
     while i < n:
         end = least(n, i + BLOCK_TERMS)
         for j in range(nv):
             acc[j] = first_value(kind)
         while i < end:
             for j in range(nv):
-                acc[j] = joined(kind, acc[j], term(kind, load(x + j * LANES), by[j]))
+                acc[j] = joined(kind, acc[j], term(kind, load_first(x + j * LANES, lanes), by[j]))
             x += x_step
             i += 1
         for j in range(nv):
             total[j] = joined(kind, total[j], acc[j])
     for j in range(nv):
-        store(y + j * LANES, total[j])
+        store_first(y + j * LANES, total[j], lanes)
 
 
 cdef inline void reduce_each_column(
     int kind, const float* x, Py_ssize_t x_step, Py_ssize_t n, Py_ssize_t inner,
     const float* shift, float* y,
 ) noexcept nogil:
-    cdef Py_ssize_t c = 0, i
-    cdef vf32 total, acc, by
+    cdef Py_ssize_t c = 0
     if inner < LANES:
-        total = acc = first_value(kind)
-        by = load_n(shift, inner) if shift != NULL else splat(0)
-        for i in range(n):
-            acc = joined(kind, acc, term(kind, load_n(x + i * x_step, inner), by))
-            if i % BLOCK_TERMS == BLOCK_TERMS - 1 or i == n - 1:
-                total = joined(kind, total, acc)
-                acc = first_value(kind)
-        store_n(y, total, inner)
+        reduce_block(kind, 1, x, x_step, n, shift, y, rest_of(inner))
         return
     while c + ROW_NV * LANES <= inner:
         reduce_block(
-            kind, ROW_NV, x + c, x_step, n, shift + c if shift != NULL else NULL, y + c
+            kind, ROW_NV, x + c, x_step, n, shift + c if shift != NULL else NULL, y + c, LANES
         )
         c += ROW_NV * LANES
     while c < inner:
         c = least(c, inner - LANES)  # the last vector may overlap the one before
-        reduce_block(kind, 1, x + c, x_step, n, shift + c if shift != NULL else NULL, y + c)
+        reduce_block(kind, 1, x + c, x_step, n, shift + c if shift != NULL else NULL, y + c, LANES)
         c += LANES
 
 
@@ -227,9 +218,9 @@ cdef void f32_reduce_columns(
 cdef inline float exp_row(
     bint keep, const float* x, float* y, Py_ssize_t n, vf32 scale, vf32 top
 ) noexcept nogil:
-    """Sum exp(scale * x - top) over a row, and keep the terms in y if they are wanted.
+    """Return the sum of exp(scale * x - top) over a row; `keep` stores the terms in y.
 
-    None is above 1, and those that exp_term knows less well are nothing beside the largest.
+    The largest term is 1, so the lower precision of exp_term for small terms is lost in the sum.
     """
     cdef vf32 total = splat(0), acc = splat(0), v
     cdef Py_ssize_t i = 0, rest
@@ -295,7 +286,7 @@ cdef void f32_softmax_rows(
     cdef float[ROWS_TOGETHER] totals
     cdef Py_ssize_t row = 0, count, i
     while row < rows:
-        # A few rows at a time: a row that was just stored cannot be loaded again at once.
+        # A few rows at a time: loads right after stores to the same addresses would stall.
         count = least(rows - row, 1 + FLOATS_TOGETHER // n)
         count = least(count, ROWS_TOGETHER)
         for i in range(count):
@@ -321,11 +312,10 @@ cdef void f32_softmax_rows(
 
 cdef inline void softmax_block(
     bint is_log, int nv, const float* x, Py_ssize_t x_step, float* y, Py_ssize_t y_step,
-    Py_ssize_t n, vf32 scale, float* buffer,
+    Py_ssize_t n, vf32 scale, float* buffer, long lanes,
 ) noexcept nogil:
-    """Columns of `nv` vectors, through a buffer in which the terms lie together."""
-    cdef vf32[ROW_NV] top
-    cdef vf32[ROW_NV] total
+    """Columns of `nv` vectors, or the first `lanes` columns of one; buffer (n, nv * LANES)."""
+    cdef vf32[ROW_NV] top, total
     cdef vf32 v
     cdef Py_ssize_t i
     cdef int j
@@ -334,7 +324,7 @@ cdef inline void softmax_block(
         total[j] = splat(0)
     for i in range(n):
         for j in range(nv):
-            v = load(x + i * x_step + j * LANES) * scale
+            v = load_first(x + i * x_step + j * LANES, lanes) * scale
             top[j] = nan_max(top[j], v)
             store(buffer + (i * nv + j) * LANES, v)
     for i in range(n):
@@ -349,74 +339,52 @@ cdef inline void softmax_block(
         for j in range(nv):
             v = load(buffer + (i * nv + j) * LANES)
             v = v - top[j] - total[j] if is_log else v * total[j]
-            store(y + i * y_step + j * LANES, v)
-
-
-cdef inline void softmax_edge(
-    bint is_log, const float* x, Py_ssize_t x_step, float* y, Py_ssize_t y_step, Py_ssize_t n,
-    vf32 scale, float* buffer, Py_ssize_t inner,
-) noexcept nogil:
-    """Fewer columns than a vector has lanes."""
-    cdef vf32 top = splat(-INFINITY), total = splat(0), v
-    cdef Py_ssize_t i
-    for i in range(n):
-        v = load_n(x + i * x_step, inner) * scale
-        top = nan_max(top, v)
-        store(buffer + i * LANES, v)
-    for i in range(n):
-        v = exp_term(top - load(buffer + i * LANES))
-        total += v
-        if not is_log:
-            store(buffer + i * LANES, v)
-    total = vlog(total) if is_log else splat(1) / total
-    for i in range(n):
-        v = load(buffer + i * LANES)
-        v = v - top - total if is_log else v * total
-        store_n(y + i * y_step, v, inner)
+            store_first(y + i * y_step + j * LANES, v, lanes)
 
 
 cdef void f32_softmax_columns(
     bint is_log, const float* x, Py_ssize_t x_step, float* y, Py_ssize_t y_step, Py_ssize_t n,
     Py_ssize_t inner, float scale, float* buffer,
 ) noexcept nogil:
-    # x and y may be the same memory, so no column is done twice.
+    # y may be x, so each column is computed once.
     cdef Py_ssize_t c = 0
+    cdef vf32 s = splat(scale)
     while c + ROW_NV * LANES <= inner:
-        softmax_block(is_log, ROW_NV, x + c, x_step, y + c, y_step, n, splat(scale), buffer)
+        softmax_block(is_log, ROW_NV, x + c, x_step, y + c, y_step, n, s, buffer, LANES)
         c += ROW_NV * LANES
     while c + LANES <= inner:
-        softmax_block(is_log, 1, x + c, x_step, y + c, y_step, n, splat(scale), buffer)
+        softmax_block(is_log, 1, x + c, x_step, y + c, y_step, n, s, buffer, LANES)
         c += LANES
     if c < inner:
-        softmax_edge(is_log, x + c, x_step, y + c, y_step, n, splat(scale), buffer, inner - c)
+        softmax_block(is_log, 1, x + c, x_step, y + c, y_step, n, s, buffer, rest_of(inner - c))
 
 
 # -- normalisation -----------------------------------------------------------------------------
+
+
+cdef inline vf32 normalized(
+    const float* x, Py_ssize_t i, long n, vf32 mean, vf32 factor, const float* weight,
+    const float* bias,
+) noexcept nogil:
+    """(x - mean) * factor * weight + bias for n elements from i on; weight, bias may be NULL."""
+    cdef vf32 v = (load_first(x + i, n) - mean) * factor
+    if weight != NULL:
+        v = v * load_first(weight + i, n)
+    if bias != NULL:
+        v = v + load_first(bias + i, n)
+    return v
 
 
 cdef inline void normalize_row(
     const float* x, float* y, Py_ssize_t n, vf32 mean, vf32 factor, const float* weight,
     const float* bias,
 ) noexcept nogil:
-    """y = (x - mean) * factor * weight + bias; weight and bias may be missing."""
-    cdef Py_ssize_t i = 0, rest
-    cdef vf32 v
+    cdef Py_ssize_t i = 0
     while i + LANES <= n:
-        v = (load(x + i) - mean) * factor
-        if weight != NULL:
-            v = v * load(weight + i)
-        if bias != NULL:
-            v = v + load(bias + i)
-        store(y + i, v)
+        store(y + i, normalized(x, i, LANES, mean, factor, weight, bias))
         i += LANES
-    rest = n - i
-    if rest > 0:
-        v = (load_n(x + i, rest) - mean) * factor
-        if weight != NULL:
-            v = v * load_n(weight + i, rest)
-        if bias != NULL:
-            v = v + load_n(bias + i, rest)
-        store_n(y + i, v, rest)
+    if i < n:
+        store_n(y + i, normalized(x, i, rest_of(n - i), mean, factor, weight, bias), n - i)
 
 
 cdef void f32_layer_norm_rows(
@@ -476,14 +444,13 @@ cdef void f32_local_response_norm(
     const float* x, float* y, Py_ssize_t channels, Py_ssize_t size, float alpha, float beta,
     float k, float* squares,
 ) noexcept nogil:
-    # squares: size / 2 zeros, the squares, and zeros as far as the last window reaches.
+    # squares: size // 2 zeros, the squares of the channels, zeros up to the end of the last window
     cdef Py_ssize_t before = size // 2, c = 0, t, n
     cdef vf32 v, total
     for t in range(before):
         squares[t] = 0
     while c < channels:
-        n = least(LANES, channels - c)
-        v = load(x + c) if n == LANES else load_n(x + c, n)
+        v = load_first(x + c, least(LANES, channels - c))
         store(squares + before + c, v * v)
         c += LANES
     for t in range(size - before):
@@ -495,10 +462,7 @@ cdef void f32_local_response_norm(
         for t in range(size):
             total += load(squares + c + t)
         total = vexp(vlog(total * splat(alpha) + splat(k)) * splat(-beta))
-        if n == LANES:
-            store(y + c, load(x + c) * total)
-        else:
-            store_n(y + c, load_n(x + c, n) * total, n)
+        store_first(y + c, load_first(x + c, n) * total, n)
         c += LANES
 
 

@@ -1,5 +1,5 @@
-# What Strassen's algorithm adds to the register tile: sums of rows before it, a chain of products
-# whose sums are kept on the way, sums of tiles behind it.
+# Strassen's algorithm around the register tile: sums of rows before it, a chain of products whose
+# partial sums are stored, sums of tiles after it.
 
 from kuiper._kernels.micro.table cimport product_t
 
@@ -20,7 +20,7 @@ cdef bint f32_strassen_sums(
     cdef const float* x
     cdef const float* y
     cdef vf32 x1, y1, s0, s1, s2, s3
-    # Zero times a sum is zero unless the sum is infinite or not a number.
+    # Zero times a sum is zero unless the sum is infinite or NaN.
     cdef vf32 checked = splat(0.0), zero = splat(0.0)
     for i in range(n):
         x = up[i]
@@ -48,7 +48,7 @@ cdef inline void chain_rows "kp_chain_rows"(
     Py_ssize_t distance, int first, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil:
-    """gemm_tile, with stops."""
+    """gemm_tile for a sum of products, adding and storing tiles between them."""
     cdef const product_t* product = <const product_t*> products
     cdef vf32[MAX_MR][NV] acc
     cdef (const float*)[MAX_MR] row
@@ -89,20 +89,13 @@ cdef void f32_tile_sum(
     cdef int i
     cdef Py_ssize_t j
     cdef vf32 low = splat(lo), high = splat(hi), value
-    cdef long rest
     for i in range(first, m):
         j = 0
         while j < n:
             value = load(a + i * NV * LANES + j) + load(b + i * NV * LANES + j) + load(bias + j)
-            rest = n - j
-            if rest >= LANES:
-                if residual != NULL:
-                    value += load(residual + i * ldr + j)
-                store(y + i * ldy + j, vmin(high, vmax(low, value)))
-            else:
-                if residual != NULL:
-                    value += load_n(residual + i * ldr + j, rest)
-                store_n(y + i * ldy + j, vmin(high, vmax(low, value)), rest)
+            store_result(
+                y + i * ldy + j, value, residual, i * ldr + j, low, high, least(LANES, n - j)
+            )
             j += LANES
 
 

@@ -1,23 +1,23 @@
-# Transforms of Winograd's F(t x t, 3x3) for tiles of t = 2 and t = 4 outputs a side: t^2 outputs of
-# a 3x3 filter from a patch of (t + 2)^2 pixels with as many multiplications, where the definition
-# takes 9 t^2.  Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks"
-# (2015), for the interpolation points below; the coefficients are Lagrange's: B' has the products
-# of (x - p) over the other points p, G the filter at a point, divided by that product.
+# Transforms of Winograd's F(t x t, 3x3), t = 2 and t = 4: t^2 outputs of a 3x3 filter from a patch
+# of (t + 2)^2 pixels with (t + 2)^2 multiplications instead of 9 t^2.
 #
 #   filter  U = G g G'      input   V = B' d B      output   Y = A' M A
 #
-# All are separable: first down the columns, then along the rows.
+# All are separable: first down the columns, then along the rows.  The interpolation points are
 #
 #   t = 2:  0, 1, -1, infinity
 #   t = 4:  0, a, -a, b, -b, infinity           a = 5/8, b = 3/2
 #
-# With 1 and 2, the usual a and b, errors are three to four times as large: of all pairs of short
-# binary fractions this one rounds best, by trial.
+# B' holds, for each point, the product of (x - p) over the other points p, and G the filter at the
+# point divided by that product (Lagrange).  With the usual a = 1, b = 2 errors are three to four
+# times as large; of all pairs of short binary fractions this one rounded best in a trial.
 #
-# A tile at the edge of the plane of which only r outputs are wanted needs r + 2 points, see
-# wino_needs.  Without infinity the formulas stay: it is in the last output only.  For r <= 2 of
-# t = 4 those of F(2) over 0, a, -a and infinity serve, "small" here.  They multiply by filters that
-# were scaled for F(4); the input takes the quotients, -b^2 at 0 and a^2 - b^2 at a and -a.
+# A tile at the edge of the plane with only r wanted outputs needs r + 2 points, see wino_needs.
+# r = t - 1 uses the same formulas, because infinity contributes to the last output only.  r <= 2 of
+# t = 4 uses F(2) over 0, a, -a and infinity, `small` below; as the filters are scaled for F(4), its
+# input transform multiplies by the quotients, -b^2 at 0 and a^2 - b^2 at a and -a.
+#
+# Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2015).
 
 from kuiper._kernels.micro.table cimport wino_needs
 
@@ -30,7 +30,7 @@ cdef extern from *:
     #define KP_AT_0 (1.0f / (KP_A2 * KP_B2))
     #define KP_AT_A (0.5f / (KP_A2 * (KP_A2 - KP_B2)))
     #define KP_AT_B (0.5f / (KP_B2 * (KP_B2 - KP_A2)))
-    /* G: the part that each tap has in the filter at a point. */
+    /* G: the factors of the three taps in the filter at each point. */
     static const float kp_filter_2[4][3] = {
         {1.0f, 0.0f, 0.0f},
         {0.5f, 0.5f, 0.5f},
@@ -52,8 +52,8 @@ cdef extern from *:
     const float[6][3] FILTER_4 "kp_filter_4"
 
 
-# Values go in one by one, not as an array: compilers keep them in registers then.  Those behind the
-# patch of t = 2, or of a small edge, are not looked at.
+# Arguments are scalars and not an array, so that compilers keep them in registers.  Those beyond
+# the patch of t = 2, or of a small edge, are not used.
 
 cdef inline void wino_bt(
     int t, bint small, vf32 d0, vf32 d1, vf32 d2, vf32 d3, vf32 d4, vf32 d5, vf32* o
@@ -108,39 +108,33 @@ cdef inline void wino_at(
 
 
 cdef inline bint wino_has(int t, bint small, int point) noexcept nogil:
-    """Whether the transform of a full or a small edge has a point, as far as the compiler knows."""
+    """Whether the transform has a point; a constant where t, small and point are."""
     return point < 3 or point == t + 1 if small else point < t + 2
 
 
 cdef inline vf32 wino_load(
     int t, bint small, const float* const* pixels, int i, int j, Py_ssize_t c, long n
 ) noexcept nogil:
-    """Load from pixel (i, j) of a patch; nothing from beyond it."""
+    """Load from pixel (i, j) of a patch; zeros for rows beyond it."""
     if i >= (4 if small else t + 2):
         return splat(0.0)
-    if n == LANES:
-        return load(pixels[i * (t + 2) + j] + c)
-    return load_n(pixels[i * (t + 2) + j] + c, n)
+    return load_first(pixels[i * (t + 2) + j] + c, n)
 
 
 cdef inline vf32 wino_product(
     int t, bint small, const float* m, Py_ssize_t stride, int i, int j, Py_ssize_t c, long n
 ) noexcept nogil:
-    """Load product (i, j) of a patch; nothing where the transform has none."""
+    """Load product (i, j) of a patch; zeros if the transform has none."""
     if not wino_has(t, small, i):
         return splat(0.0)
-    m += (i * (t + 2) + j) * stride + c
-    return load(m) if n == LANES else load_n(m, n)
+    return load_first(m + (i * (t + 2) + j) * stride + c, n)
 
 
 cdef inline void wino_input_vector(
     int t, bint small_h, bint small_w, const float* const* pixels, bint ends_h, bint ends_w,
     Py_ssize_t c, long n, float* v, Py_ssize_t stride,
 ) noexcept nogil:
-    """Transform one vector of channels, or its first n where n < LANES.
-
-    `ends_h` and `ends_w` tell whether infinity is needed.
-    """
+    """Transform the first n channels of a vector; `ends_h`, `ends_w`: whether to write infinity."""
     cdef vf32[6][6] half
     cdef vf32[6] o
     cdef int i, j
@@ -162,10 +156,7 @@ cdef inline void wino_input_vector(
             )
             for j in range(t + 2):
                 if wino_has(t, small_w, j) and (j < t + 1 or ends_w):
-                    if n == LANES:
-                        store(v + ((t + 2) * i + j) * stride + c, o[j])
-                    else:
-                        store_n(v + ((t + 2) * i + j) * stride + c, o[j], n)
+                    store_first(v + ((t + 2) * i + j) * stride + c, o[j], n)
 
 
 cdef inline void f32_wino_input(
@@ -178,7 +169,9 @@ cdef inline void f32_wino_input(
         wino_input_vector(t, small_h, small_w, pixels, ends_h, ends_w, c, LANES, v, stride)
         c += LANES
     if c < channels:
-        wino_input_vector(t, small_h, small_w, pixels, ends_h, ends_w, c, channels - c, v, stride)
+        wino_input_vector(
+            t, small_h, small_w, pixels, ends_h, ends_w, c, rest_of(channels - c), v, stride
+        )
 
 
 cdef inline void wino_output_vector(
@@ -187,18 +180,15 @@ cdef inline void wino_output_vector(
     Py_ssize_t columns, const float* residual, Py_ssize_t r_row, Py_ssize_t r_column, vf32 low,
     vf32 high, bint streams, vf32* spoilt,
 ) noexcept nogil:
-    """Transform one vector of channels; the products at infinity may be anything if not needed.
+    """Transform the first n channels of a vector; products that are not needed may be anything.
 
-    NaN is added to `spoilt` where a product is not finite, or the transform leaves float's range.
+    Adds NaN to `spoilt` if a product is not finite or the transform overflows.
     """
     cdef vf32[4][6] half
     cdef vf32[6] o
-    cdef vf32 b, value
+    cdef vf32 b = load_first(bias + c, n), value
+    cdef Py_ssize_t r
     cdef int i, j
-    if n == LANES:
-        b = load(bias + c)
-    else:
-        b = load_n(bias + c, n)
     for j in range(t + 2):
         if wino_has(t, small_w, j):
             wino_at(
@@ -219,25 +209,23 @@ cdef inline void wino_output_vector(
             )
             for j in range(2 if small_w else t):
                 if j < columns:
-                    # The first and the last output, where that is wanted, have a part in all
-                    # products that are; an infinity times 0 is NaN.
+                    # The first and the last output, if wanted, contain all needed products;
+                    # infinity times 0 is NaN.
                     if (
                         (i == 0 or i == (1 if small_h else t - 1))
                         and (j == 0 or j == (1 if small_w else t - 1))
                     ):
                         spoilt[0] += splat(0.0) * o[j]
                     value = o[j] + b
-                    if n == LANES:
+                    r = i * r_row + j * r_column + c
+                    if streams and n == LANES:
                         if residual != NULL:
-                            value += load(residual + i * r_row + j * r_column + c)
-                        if streams:
-                            stream(y + i * row + j * column + c, vmin(high, vmax(low, value)))
-                        else:
-                            store(y + i * row + j * column + c, vmin(high, vmax(low, value)))
+                            value += load(residual + r)
+                        stream(y + i * row + j * column + c, vmin(high, vmax(low, value)))
                     else:
-                        if residual != NULL:
-                            value += load_n(residual + i * r_row + j * r_column + c, n)
-                        store_n(y + i * row + j * column + c, vmin(high, vmax(low, value)), n)
+                        store_result(
+                            y + i * row + j * column + c, value, residual, r, low, high, n
+                        )
 
 
 cdef inline bint f32_wino_output(
@@ -256,8 +244,8 @@ cdef inline bint f32_wino_output(
         c += LANES
     if c < channels:
         wino_output_vector(
-            t, small_h, small_w, m, stride, c, channels - c, bias, y, row, column, rows, columns,
-            residual, r_row, r_column, low, high, streams, &spoilt,
+            t, small_h, small_w, m, stride, c, rest_of(channels - c), bias, y, row, column, rows,
+            columns, residual, r_row, r_column, low, high, streams, &spoilt,
         )
     return reduce_add(spoilt) == 0.0
 
@@ -265,7 +253,7 @@ cdef inline bint f32_wino_output(
 cdef inline void wino_pair(
     vf32 g0, vf32 g1, vf32 g2, float point, float scale, vf32* o
 ) noexcept nogil:
-    """Filters at a point and at its negative, which have the same scale."""
+    """Filters at a point and at its negative; both have the same scale."""
     cdef vf32 even = splat(scale) * g0 + splat(scale * point * point) * g2
     cdef vf32 odd = splat(scale * point) * g1
     o[0] = even + odd
@@ -290,7 +278,7 @@ cdef inline void wino_g(int t, int step, vf32 g0, vf32 g1, vf32 g2, vf32* o) noe
 cdef inline vf32 wino_tap(
     const float* taps, int j, vf32 part_0, vf32 part_1, vf32 part_2
 ) noexcept nogil:
-    """What the taps of column j are along a row of G g."""
+    """Element j of a row of G g, whose factors in G are `part_0` to `part_2`."""
     cdef Py_ssize_t tap = NV * LANES
     taps += j * tap
     return part_0 * load(taps) + part_1 * load(taps + 3 * tap) + part_2 * load(taps + 6 * tap)
@@ -300,7 +288,7 @@ cdef inline void f32_wino_filter(
     int t, int step, const float* parts, Py_ssize_t channels, const float* taps, float* panel,
     Py_ssize_t stride,
 ) noexcept nogil:
-    """A row of G g G', by the parts that the taps have in that row of G."""
+    """A row of G g G'; `parts` is that row of G, (3,)."""
     cdef vf32 part_0 = splat(parts[0]), part_1 = splat(parts[1]), part_2 = splat(parts[2])
     cdef vf32[6] o
     cdef Py_ssize_t k, v

@@ -1,13 +1,14 @@
 # Transforms of Winograd's F(4 x 4, 3x3) for a stride of 2, by its two phases along each axis.
 #
-# Output k is w0 d[2k] + w1 d[2k + 1] + w2 d[2k + 2]: the even pixels see a filter of two taps, w0
-# and w2, with a stride of 1, the odd ones the tap w1.  Of two taps four outputs take five products,
-# F(4, 2), of one tap four: 9 where the definition takes 12, and 81 for 144 along both axes.
+# Output k is w0 d[2k] + w1 d[2k + 1] + w2 d[2k + 2]: a filter of two taps, w0 and w2, with a stride
+# of 1 over the even pixels, plus tap w1 times the odd pixels.  For four outputs the two taps take
+# five products, F(4, 2), and the one tap four: 9 instead of 12, and 81 instead of 144 along both
+# axes.
 #
-# F(4, 2) interpolates at c, -c, e, -e and infinity, c = 3/8 and e = 3/2: of all pairs of short
-# binary fractions, by trial, the one that rounds best, as well as the definition does.  Along an
-# axis come these five, then the four odd pixels, which share a weight: of 81 frequencies 36 have
-# one of their own.
+# F(4, 2) interpolates at c, -c, e, -e and infinity, c = 3/8 and e = 3/2.  Of all pairs of short
+# binary fractions this one rounded best in a trial, as well as the definition.  Along an axis come
+# these five frequencies, then the four odd pixels, which share a weight: of 81 frequencies 36 have
+# a weight that no other has.
 
 cdef extern from *:
     """
@@ -17,7 +18,7 @@ cdef extern from *:
     #define KP_E2 (KP_E * KP_E)
     #define KP_AT_C (0.5f / (KP_C * (KP_C2 - KP_E2)))
     #define KP_AT_E (0.5f / (KP_E * (KP_E2 - KP_C2)))
-    /* G: the part that each tap has in the filter at a point, and in what the odd pixels share. */
+    /* G: the factors of the three taps in the filter at each point and of the odd pixels. */
     static const float kp_filter_strided[6][3] = {
         {KP_AT_C, 0.0f, KP_AT_C * KP_C},
         {-KP_AT_C, 0.0f, KP_AT_C * KP_C},
@@ -38,7 +39,7 @@ cdef enum:
 cdef inline void strided_bt(
     vf32 d0, vf32 d2, vf32 d4, vf32 d6, vf32 d8, vf32* o
 ) noexcept nogil:
-    """One column of B' d, as far as the even pixels go."""
+    """One column of B' d for the even pixels."""
     cdef vf32 p = d6 - splat(E2) * d2, q = d4 - splat(E2) * d0
     cdef vf32 r = d6 - splat(C2) * d2, s = d4 - splat(C2) * d0
     o[0] = p + splat(C) * q
@@ -59,11 +60,6 @@ cdef inline void strided_at(
     o[3] = m4 + splat(E * E2) * d + splat(C * C2) * b + m8
 
 
-cdef inline vf32 lanes_of(const float* x, long n) noexcept nogil:
-    """Load a vector, or its first n lanes where n < LANES."""
-    return load(x) if n == LANES else load_n(x, n)
-
-
 cdef inline void strided_row(
     vf32 d0, vf32 d1, vf32 d2, vf32 d3, vf32 d4, vf32 d5, vf32 d6, vf32 d7, vf32 d8, float* v,
     Py_ssize_t stride, long n,
@@ -74,10 +70,7 @@ cdef inline void strided_row(
     strided_bt(d0, d2, d4, d6, d8, &o[0])
     o[EVENS], o[EVENS + 1], o[EVENS + 2], o[EVENS + 3] = d1, d3, d5, d7
     for j in range(STRIDED_PATCH):
-        if n == LANES:
-            store(v + j * stride, o[j])
-        else:
-            store_n(v + j * stride, o[j], n)
+        store_first(v + j * stride, o[j], n)
 
 
 cdef inline void strided_input_vector(
@@ -90,9 +83,9 @@ cdef inline void strided_input_vector(
     for j in range(STRIDED_PATCH):
         row = pixels + j
         strided_bt(
-            lanes_of(row[0] + c, n), lanes_of(row[2 * STRIDED_PATCH] + c, n),
-            lanes_of(row[4 * STRIDED_PATCH] + c, n), lanes_of(row[6 * STRIDED_PATCH] + c, n),
-            lanes_of(row[8 * STRIDED_PATCH] + c, n), &o[0],
+            load_first(row[0] + c, n), load_first(row[2 * STRIDED_PATCH] + c, n),
+            load_first(row[4 * STRIDED_PATCH] + c, n), load_first(row[6 * STRIDED_PATCH] + c, n),
+            load_first(row[8 * STRIDED_PATCH] + c, n), &o[0],
         )
         for i in range(EVENS):
             half[i][j] = o[i]
@@ -105,9 +98,9 @@ cdef inline void strided_input_vector(
     for i in range(EVENS, STRIDED_PATCH):
         row = pixels + (2 * (i - EVENS) + 1) * STRIDED_PATCH
         strided_row(
-            lanes_of(row[0] + c, n), lanes_of(row[1] + c, n), lanes_of(row[2] + c, n),
-            lanes_of(row[3] + c, n), lanes_of(row[4] + c, n), lanes_of(row[5] + c, n),
-            lanes_of(row[6] + c, n), lanes_of(row[7] + c, n), lanes_of(row[8] + c, n),
+            load_first(row[0] + c, n), load_first(row[1] + c, n), load_first(row[2] + c, n),
+            load_first(row[3] + c, n), load_first(row[4] + c, n), load_first(row[5] + c, n),
+            load_first(row[6] + c, n), load_first(row[7] + c, n), load_first(row[8] + c, n),
             v + i * STRIDED_PATCH * stride, stride, n,
         )
 
@@ -121,7 +114,7 @@ cdef void f32_wino_input_4_strided(
         strided_input_vector(pixels, c, LANES, v, stride)
         c += LANES
     if c < channels:
-        strided_input_vector(pixels, c, channels - c, v, stride)
+        strided_input_vector(pixels, c, rest_of(channels - c), v, stride)
 
 
 cdef inline void strided_output_vector(
@@ -129,19 +122,20 @@ cdef inline void strided_output_vector(
     Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns, const float* residual,
     Py_ssize_t r_row, Py_ssize_t r_column, vf32 low, vf32 high, vf32* spoilt,
 ) noexcept nogil:
-    """As wino_output_vector; each output has products of its own, so all of them are looked at."""
+    """As wino_output_vector, but all outputs are checked: no two contain all products."""
     cdef vf32[4][STRIDED_PATCH] half
     cdef vf32[4] o
-    cdef vf32 b = lanes_of(bias + c, n), value
+    cdef vf32 b = load_first(bias + c, n)
     cdef Py_ssize_t down = STRIDED_PATCH * stride
     cdef const float* p
     cdef int i, j
     for j in range(STRIDED_PATCH):
         p = m + j * stride + c
         strided_at(
-            lanes_of(p, n), lanes_of(p + down, n), lanes_of(p + 2 * down, n),
-            lanes_of(p + 3 * down, n), lanes_of(p + 4 * down, n), lanes_of(p + 5 * down, n),
-            lanes_of(p + 6 * down, n), lanes_of(p + 7 * down, n), lanes_of(p + 8 * down, n), &o[0],
+            load_first(p, n), load_first(p + down, n), load_first(p + 2 * down, n),
+            load_first(p + 3 * down, n), load_first(p + 4 * down, n), load_first(p + 5 * down, n),
+            load_first(p + 6 * down, n), load_first(p + 7 * down, n), load_first(p + 8 * down, n),
+            &o[0],
         )
         for i in range(4):
             half[i][j] = o[i]
@@ -154,14 +148,10 @@ cdef inline void strided_output_vector(
             for j in range(4):
                 if j < columns:
                     spoilt[0] += splat(0.0) * o[j]
-                    value = o[j] + b
-                    if residual != NULL:
-                        value += lanes_of(residual + i * r_row + j * r_column + c, n)
-                    value = vmin(high, vmax(low, value))
-                    if n == LANES:
-                        store(y + i * row + j * column + c, value)
-                    else:
-                        store_n(y + i * row + j * column + c, value, n)
+                    store_result(
+                        y + i * row + j * column + c, o[j] + b, residual,
+                        i * r_row + j * r_column + c, low, high, n,
+                    )
 
 
 cdef bint f32_wino_output_4_strided(
@@ -180,14 +170,14 @@ cdef bint f32_wino_output_4_strided(
         c += LANES
     if c < channels:
         strided_output_vector(
-            m, stride, c, channels - c, bias, y, row, column, rows, columns, residual, r_row,
-            r_column, low, high, &spoilt,
+            m, stride, c, rest_of(channels - c), bias, y, row, column, rows, columns, residual,
+            r_row, r_column, low, high, &spoilt,
         )
     return reduce_add(spoilt) == 0.0
 
 
 cdef inline void strided_g(vf32 g0, vf32 g1, vf32 g2, vf32* o) noexcept nogil:
-    """One column of G g for a vector of filters, once for what the odd pixels share."""
+    """One column of G g for a vector of filters; o[EVENS] is shared by the odd pixels."""
     cdef vf32 c = splat(AT_C * C) * g2, e = splat(AT_E * E) * g2
     o[0] = c + splat(AT_C) * g0
     o[1] = c - splat(AT_C) * g0

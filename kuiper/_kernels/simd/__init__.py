@@ -1,1 +1,1 @@
-"""Vector types, and what is written over them; C headers only."""
+"""Vector types and register tiles; C headers only."""

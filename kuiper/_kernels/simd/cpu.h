@@ -1,6 +1,6 @@
-/* Which variants of the micro-kernels may run: those that this build has (setup.py says so), where the
-   CPU offers the instructions and the operating system saves the registers on a context switch, for
-   which the compiler's runtime asks cpuid and xgetbv.  Every 64-bit Arm has NEON. */
+/* Which variants may run: those in this build (setup.py defines KUIPER_HAS_...) whose instructions the
+   CPU has and whose registers the operating system saves; __builtin_cpu_supports checks both by cpuid
+   and xgetbv.  Every 64-bit Arm has NEON. */
 #ifndef KUIPER_CPU_H
 #define KUIPER_CPU_H
 

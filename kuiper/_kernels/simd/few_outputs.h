@@ -1,8 +1,8 @@
-/* The register tile of a convolution to a few channels: vectors run along the input's channels.
+/* The register tile of a convolution to few channels: vectors run along the input channels.
 
-   The tile of tile.h has a lane for each output channel: where there are three, 13 lanes of 16 would
-   be idle. Here all are busy, and are added up once at the end of a pixel. In C for the same reason
-   as tile.h. */
+   The tile of tile.h has a lane per output channel, of which 3 of 16 would work for three channels.
+   Here all lanes work, and are summed once at the end of a pixel.  In C for the unroll pragma of
+   tile.h. */
 #ifndef KUIPER_FEW_OUTPUTS_H
 #define KUIPER_FEW_OUTPUTS_H
 

@@ -1,7 +1,7 @@
 /* One micro-kernel per tile height, and one per width and stride of a row of depthwise windows.
 
-   The inline bodies in micro/ take these sizes as parameters.  A macro wraps each body once per size,
-   so that the compiler knows the size and unrolls, and kp_enter_... stores the wrappers in a table.
+   The inline bodies in micro/ take these sizes as parameters.  A macro wraps each body once per size
+   as a constant, so that loops unroll, and kp_enter_... stores the wrappers in a table.
    The epilogue is four plain arguments: a pointer to a struct costs tiles of short sums (16 terms)
    about 2 %.  `products` is a void * because product_t (table.pxd) is unknown to C. */
 #ifndef KUIPER_HEIGHTS_H

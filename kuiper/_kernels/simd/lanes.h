@@ -1,10 +1,10 @@
-/* Lanes of one vector: masks of the first ones, exchanges between halves. */
+/* Lanes of one vector: masks of the first lanes, exchanges between halves. */
 #ifndef KUIPER_LANES_H
 #define KUIPER_LANES_H
 
 #include "transpose.h"
 
-/* All ones in the first n lanes, 0 <= n <= KP_LANES, zeros behind. */
+/* All bits set in the first n lanes, 0 <= n <= KP_LANES, zeros in the others. */
 static inline kp_vi32 kp_first_lanes(long n) {
     static const int32_t ones[2 * 16] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
     kp_vi32 mask;
@@ -12,7 +12,7 @@ static inline kp_vi32 kp_first_lanes(long n) {
     return mask;
 }
 
-/* Lane i of the result is lane i ^ distance; the vector itself where it has no such lanes. */
+/* Lane i of the result is lane i ^ distance; the vector itself if it has no such lanes. */
 #if KP_LANES == 16
 static inline kp_vf32 kp_swap_8(kp_vf32 v) {
     return KP_PICK(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);

@@ -1,8 +1,8 @@
-/* The outer loops of a register tile: its first values, and what is done with the sums.
+/* The outer loops of a register tile, which load its first values and store its results.
 
-   They are in C for the sake of one pragma.  gcc unrolls an outermost loop only after it has decided
-   which arrays can live in registers, and an array indexed by a loop cannot: all accumulators would
-   be stored and loaded again before and after the sums.  (clang unrolls earlier by itself.) */
+   They are in C for one pragma.  gcc unrolls outermost loops after it has assigned registers, and an
+   array indexed by a loop variable cannot be in registers: all accumulators would be stored and loaded
+   again before and after the sums.  (clang unrolls earlier.) */
 #ifndef KUIPER_TILE_H
 #define KUIPER_TILE_H
 
@@ -22,7 +22,7 @@
 #define KP_UNROLL
 #endif
 
-/* acc[i][j] = bias[j] for rows i < m and vectors j < nv, of two that a row has room for. */
+/* acc[i][j] = bias[j] for rows i < m and vectors j < nv <= 2. */
 KP_INLINE void kp_tile_start(int m, int nv, kp_vf32 (*acc)[2], const float *bias) {
     kp_vf32 b[2];
     KP_UNROLL
@@ -46,7 +46,7 @@ KP_INLINE void kp_tile_bias(int m, int nv, kp_vf32 (*acc)[2], const float *bias)
     }
 }
 
-/* acc[i][j] += tile[i, j] of rows without gaps */
+/* acc[i][j] += tile[i, j]; tile (m, nv * KP_LANES) */
 KP_INLINE void kp_tile_add(int m, int nv, kp_vf32 (*acc)[2], const float *tile) {
     KP_UNROLL
     for (int i = 0; i < m; i++) {
@@ -55,7 +55,7 @@ KP_INLINE void kp_tile_add(int m, int nv, kp_vf32 (*acc)[2], const float *tile) 
     }
 }
 
-/* tile[i, j] = acc[i][j] */
+/* tile[i, j] = acc[i][j]; tile (m, nv * KP_LANES) */
 KP_INLINE void kp_tile_save(int m, int nv, kp_vf32 (*acc)[2], float *tile) {
     KP_UNROLL
     for (int i = 0; i < m; i++) {

@@ -1,8 +1,7 @@
 /* Transposition of a square of LANES vectors of LANES elements, in registers.
 
-   Stage d swaps the off-diagonal blocks of d x d elements; after the stages LANES / 2, ..., 2, 1 rows
-   have become columns (J. O. Eklundh, IEEE Trans. Computers C-21, 1972).  Only bits move, so the
-   elements may be any 32-bit type. */
+   Stage d swaps the off-diagonal blocks of d x d elements; stages LANES / 2, ..., 2, 1 transpose
+   (J. O. Eklundh, IEEE Trans. Computers C-21, 1972).  The elements may be any 32-bit type. */
 #ifndef KUIPER_TRANSPOSE_H
 #define KUIPER_TRANSPOSE_H
 
@@ -16,7 +15,7 @@
 #define KP_PICK(a, b, ...) __builtin_shuffle(a, b, (kp_vi32){__VA_ARGS__})
 #endif
 
-/* One stage over all pairs of rows (i, i + d); LOW and HIGH say which lanes of the pair they get. */
+/* One stage over all pairs of rows (i, i + d); LOW and HIGH are the lanes of the pair for each. */
 #define KP_SWAP_BLOCKS(v, d, LOW, HIGH)              \
     for (int i = 0; i < KP_LANES; i++) {             \
         if (i & (d)) continue;                       \

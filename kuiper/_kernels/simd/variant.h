@@ -1,8 +1,7 @@
-/* A variant of the micro-kernels refuses to be imported where it cannot run.
+/* Makes the import of a variant fail on a processor that cannot run it.
 
-   kuiper asks the processor before it chooses one; tools that import all modules of a package do not.
-   Already the start of a module would be an illegal instruction there, so it is asked for once more,
-   as the first thing that the module does. */
+   kuiper imports supported variants only, but tools import all modules of a package, and even the
+   start of the module could be an illegal instruction.  So the module's first action is this check. */
 #ifndef KUIPER_VARIANT_H
 #define KUIPER_VARIANT_H
 
@@ -26,7 +25,7 @@ static inline PyObject *kp_module_init(PyModuleDef *module) {
     return PyModuleDef_Init(module);
 }
 
-/* What Cython has the module begin with. */
+/* The first call in the module that Cython generates. */
 #define PyModuleDef_Init(module) kp_module_init(module)
 
 #endif

@@ -1,10 +1,9 @@
 /* One vector of floats, as wide as the instruction set that this file is compiled for.
 
-   GCC and clang vector extensions carry the arithmetic (+ - * / and comparisons), so micro-kernels
-   read like scalar code and need no intrinsics; the few operations that C has no operator for are
-   below.  A compiler without the extension, or a build that wants to do without (KUIPER_NO_VECTORS),
-   gets one lane: slow, and correct.  KUIPER_NEON chooses Arm's intrinsics; without it a build for Arm
-   makes do with the extensions, as one for any other machine does. */
+   The vector extensions of GCC and clang provide + - * / and comparisons, so micro-kernels read like
+   scalar code; operations without a C operator are below.  Without the extensions, or with
+   KUIPER_NO_VECTORS, a vector has one lane, which is slow but correct.  KUIPER_NEON selects Arm's
+   intrinsics; without it a build for Arm uses the extensions only, like one for any other machine. */
 #ifndef KUIPER_VEC_H
 #define KUIPER_VEC_H
 
@@ -36,14 +35,14 @@
 #include <arm_neon.h>
 #endif
 
-/* Whether a product and a sum round once, together: compilers join them where they optimise. */
+/* Whether optimising compilers contract a product and a sum into one FMA, which rounds once. */
 #if (defined(__FMA__) || defined(__ARM_FEATURE_FMA)) && !defined(KUIPER_UNFUSED)
 #define KP_FUSES 1
 #else
 #define KP_FUSES 0
 #endif
 
-/* How many vectors the registers hold; sizes of tiles depend on it. */
+/* Number of vector registers, which determines the sizes of tiles. */
 #if KP_AVX512 || KP_NEON
 #define KP_REGISTERS 32
 #else
@@ -55,7 +54,7 @@
 typedef float kp_vf32 __attribute__((vector_size(4 * KP_LANES), aligned(4), may_alias));
 typedef int32_t kp_vi32 __attribute__((vector_size(4 * KP_LANES), aligned(4), may_alias));
 
-/* What may start at any byte, as weights in a file do. */
+/* Floats at any byte address, such as weights in a file. */
 typedef float kp_f32_any __attribute__((aligned(1), may_alias));
 typedef float kp_vf32_any __attribute__((vector_size(4 * KP_LANES), aligned(1), may_alias));
 
@@ -84,9 +83,9 @@ static inline kp_vi32 kp_splat_int(int32_t x) { return x; }
 
 #endif
 
-/* For loops that fill the registers, where gcc else stores and copies sums in each round: acc + a * b
-   in the place of `acc` (it would take the place of a factor for some), and memory as the place of
-   what only the code behind the loop wants. */
+/* For loops that use all registers, in which gcc would otherwise spill and copy sums:
+   kp_accumulate overwrites acc with acc + a * b, where gcc sometimes overwrites a factor;
+   kp_set_aside keeps a value that is used only after the loop in memory. */
 #if KP_AVX512 && KP_FUSES && !defined(__clang__)
 static inline kp_vf32 kp_accumulate(kp_vf32 acc, kp_vf32 a, kp_vf32 b) {
     __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
@@ -98,20 +97,28 @@ static inline kp_vf32 kp_accumulate(kp_vf32 acc, kp_vf32 a, kp_vf32 b) { return 
 static inline void kp_set_aside(float *x) { (void)x; }
 #endif
 
-/* Store a whole cache line past the caches, at its address; elsewhere as kp_store.  Such stores are
-   seen by other threads once the storing one has done a locked operation, as at the end of a step. */
+/* Store an aligned cache line around the caches (AVX-512); otherwise as kp_store.  Other threads see
+   the line after the storing thread's next locked operation, such as the end of a step. */
 #if KP_AVX512
 static inline void kp_stream(float *p, kp_vf32 v) { _mm512_stream_ps(p, (__m512)v); }
 #else
 static inline void kp_stream(float *p, kp_vf32 v) { kp_store(p, v); }
 #endif
 
-/* Ask for a cache line in the L2 cache; any address will do. */
+/* Prefetch a cache line into the L2 cache; the address may be invalid. */
 #if defined(__GNUC__)
 static inline void kp_prefetch(const float *p) { __builtin_prefetch(p, 0, 2); }
 #else
 static inline void kp_prefetch(const float *p) { (void)p; }
 #endif
+
+/* n, which is less than KP_LANES: the compiler can drop code for whole vectors. */
+static inline long kp_rest(long n) {
+#if defined(__GNUC__)
+    if (n >= KP_LANES) __builtin_unreachable();
+#endif
+    return n;
+}
 
 static inline kp_vi32 kp_bits(kp_vf32 v) { kp_vi32 b; memcpy(&b, &v, sizeof b); return b; }
 static inline kp_vf32 kp_from_bits(kp_vi32 b) { kp_vf32 v; memcpy(&v, &b, sizeof v); return v; }
@@ -132,17 +139,17 @@ static inline kp_vf32 kp_select(kp_vi32 mask, kp_vf32 a, kp_vf32 b) {
     return kp_from_bits((kp_bits(a) & mask) | (kp_bits(b) & ~mask));
 }
 
-/* x 2^n for 1/2 <= x < 2 and whole n, -252 <= n <= 254; rounds once, also into the denormals. */
+/* x 2^n for 1/2 <= x < 2 and whole n, -252 <= n <= 254; rounds once, also to denormals. */
 #if KP_AVX512
 static inline kp_vf32 kp_scaled(kp_vf32 x, kp_vf32 n) {
-    /* What vanishes is left out: for each vector with such a lane Intel's processors would take as
-       long as for two hundred others. */
+    /* Mask the lanes that underflow to 0: on Intel processors a vector with such a lane takes as long
+       as two hundred others. */
     __mmask16 stays = _mm512_cmp_ps_mask((__m512)n, _mm512_set1_ps(-150.0f), _CMP_NLT_UQ);
     return (kp_vf32)_mm512_maskz_scalef_ps(stays, (__m512)x, (__m512)n);
 }
 #else
 static inline kp_vf32 kp_scaled(kp_vf32 x, kp_vf32 n) {
-    /* Next to 3 2^22 the floats are the integers: the last bits of the sum are n. */
+    /* Floats near 3 2^22 are 1 apart, so the low bits of the sum are n. */
     kp_vi32 whole = kp_bits(n + kp_splat(12582912.0f)) - kp_splat_int(0x4B400000);
     kp_vi32 half = whole >> 1;
     return x * kp_from_bits((half + kp_splat_int(127)) << 23)
@@ -150,7 +157,7 @@ static inline kp_vf32 kp_scaled(kp_vf32 x, kp_vf32 n) {
 }
 #endif
 
-/* max and min give the second operand where either is NaN: max(bound, x) keeps a NaN in x. */
+/* max and min return the second operand if either is NaN: max(bound, x) keeps a NaN in x. */
 #if KP_AVX512
 static inline kp_vf32 kp_max(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm512_max_ps((__m512)a, (__m512)b); }
 static inline kp_vf32 kp_min(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm512_min_ps((__m512)a, (__m512)b); }
@@ -189,7 +196,7 @@ static inline kp_vf32 kp_min(kp_vf32 a, kp_vf32 b) { return (kp_vf32)_mm_min_ps(
 static inline kp_vf32 kp_sqrt(kp_vf32 v) { return (kp_vf32)_mm_sqrt_ps((__m128)v); }
 static inline kp_vi32 kp_to_int(kp_vf32 v) { return (kp_vi32)_mm_cvttps_epi32((__m128)v); }
 static inline kp_vf32 kp_to_float(kp_vi32 v) { return (kp_vf32)_mm_cvtepi32_ps((__m128i)v); }
-/* SSE2 rounds by way of integers; floats from 2^23 on are whole already, and NaN stays what it is. */
+/* SSE2 rounds by conversion to integers; floats >= 2^23 are integers already, and NaN is kept. */
 static inline kp_vf32 kp_if_small(kp_vf32 v, kp_vi32 whole) {
     kp_vi32 sign = kp_bits(v) & kp_splat_int(INT32_MIN);
     kp_vi32 is_small = kp_lt(kp_from_bits(kp_bits(v) ^ sign), kp_splat(8388608.0f));
@@ -202,7 +209,7 @@ static inline kp_vf32 kp_floor(kp_vf32 v) {
     return t - kp_from_bits(kp_lt(v, t) & kp_bits(kp_splat(1.0f)));
 }
 static inline kp_vf32 kp_ceil(kp_vf32 v) {
-    kp_vf32 t = kp_trunc(v); /* minus minus one, since -0.0 + 0.0 would lose the sign */
+    kp_vf32 t = kp_trunc(v); /* t - -1 and t - 0: t + 0 would turn -0.0 into 0.0 */
     return t - kp_from_bits(kp_lt(t, v) & kp_bits(kp_splat(-1.0f)));
 }
 static inline __m128 kp_load_1(const float *p) { return _mm_set_ss(*(const kp_f32_any *)p); }
@@ -218,7 +225,7 @@ static inline void kp_store_n(float *p, kp_vf32 v, long n) {
     if (n == 3) _mm_store_ss(p + 2, _mm_movehl_ps((__m128)v, (__m128)v));
 }
 #elif KP_NEON
-/* The machine's own maximum is NaN where either is, and that of 0.0 and -0.0 is 0.0. */
+/* The instructions for maximum and minimum differ from x86's for NaN and for 0.0 and -0.0. */
 static inline kp_vf32 kp_max(kp_vf32 a, kp_vf32 b) {
     float32x4_t x = (float32x4_t)a, y = (float32x4_t)b;
     return (kp_vf32)vbslq_f32(vcgtq_f32(x, y), x, y);
@@ -237,8 +244,8 @@ static inline kp_vf32 kp_load_n(const float *p, long n) {
     if (n >= 2) v = vcombine_f32(vld1_f32(p), vdup_n_f32(0.0f));
     if (n == 1) v = vld1q_lane_f32(p, v, 0);
     if (n == 3) v = vld1q_lane_f32(p + 2, v, 2);
-    /* Where n is 0 all products of v are one; gcc would keep it there, and compute those of the other
-       ways before they meet, where they are rounded before they are added. */
+    /* Hides how v depends on n: for n = 0 gcc would otherwise hoist products of v into the branches,
+       where they are rounded before they are added. */
     __asm__ volatile("" : "+w"(v));
     return (kp_vf32)v;
 }
@@ -274,7 +281,7 @@ static inline kp_vf32 kp_load_n(const float *p, long n) {
 static inline void kp_store_n(float *p, kp_vf32 v, long n) { memcpy(p, &v, (size_t)n * sizeof(float)); }
 #endif
 
-/* Lane i of the result is lane index[i] of v; KP_PERMUTES tells whether the machine does it at once. */
+/* Lane i of the result is lane index[i] of v.  KP_PERMUTES: whether this is one instruction. */
 #if KP_AVX512
 #define KP_PERMUTES 1
 static inline kp_vf32 kp_permute(kp_vf32 v, kp_vi32 index) {
@@ -288,9 +295,9 @@ static inline kp_vf32 kp_permute(kp_vf32 v, kp_vi32 index) {
 #elif KP_NEON
 #define KP_PERMUTES 1
 static inline kp_vf32 kp_permute(kp_vf32 v, kp_vi32 index) {
-    /* The instruction looks up bytes: those of lane i are 4 i to 4 i + 3. */
-    uint32x4_t places = vmlaq_n_u32(vdupq_n_u32(0x03020100), (uint32x4_t)index, 0x04040404);
-    return (kp_vf32)vqtbl1q_u8((uint8x16_t)v, (uint8x16_t)places);
+    /* The instruction permutes bytes: those of lane i are 4 i to 4 i + 3. */
+    uint32x4_t from = vmlaq_n_u32(vdupq_n_u32(0x03020100), (uint32x4_t)index, 0x04040404);
+    return (kp_vf32)vqtbl1q_u8((uint8x16_t)v, (uint8x16_t)from);
 }
 #else
 #define KP_PERMUTES 0
@@ -305,7 +312,7 @@ static inline kp_vf32 kp_permute(kp_vf32 v, kp_vi32 index) {
 }
 #endif
 
-/* Horizontal reductions in a fixed order: halves folded onto each other, so the same bits on each run. */
+/* Horizontal reductions in a fixed order, by folding halves onto each other. */
 static inline float kp_reduce_add(kp_vf32 v) {
     float x[KP_LANES];
     memcpy(x, &v, sizeof x);
@@ -322,8 +329,8 @@ static inline float kp_reduce_max(kp_vf32 v) {
     return best;
 }
 
-/* A product that is to be rounded before it is added to something: compilers fuse the two otherwise,
- * in some variants only. */
+/* A product that must be rounded before it is added; in some variants the compiler would otherwise
+   contract the two into an FMA. */
 static inline kp_vf32 kp_rounded(kp_vf32 v) {
 #if KP_AVX512
     __asm__("" : "+v"(v));

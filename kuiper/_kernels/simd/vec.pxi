@@ -1,10 +1,10 @@
-# The vector type as micro-kernels see it: to Cython `vf32` is a float, so that `a * b + c`
-# compiles; to the C compiler it is a register of LANES floats.  See vec.h.
+# The vector type of the micro-kernels, see vec.h: to Cython `vf32` is a float, so that `a * b + c`
+# compiles; to the C compiler it is a register of LANES floats.
 
 cdef extern from "_kernels/simd/vec.h" nogil:
     ctypedef float vf32 "kp_vf32"
     ctypedef int vi32 "kp_vi32"
-    ctypedef float f32_any "kp_f32_any"                         # one that may start at any byte
+    ctypedef float f32_any "kp_f32_any"                         # at any byte address
     enum:
         LANES "KP_LANES"
         REGISTERS "KP_REGISTERS"
@@ -12,13 +12,14 @@ cdef extern from "_kernels/simd/vec.h" nogil:
         FUSES "KP_FUSES"
     vf32 load "kp_load"(const float*) noexcept
     vf32 load_any "kp_load_any"(const f32_any*) noexcept
-    # n < LANES values from any byte on, zeros behind
+    # n < LANES values at any byte address, then zeros
     vf32 load_n "kp_load_n"(const float*, long) noexcept
     void store "kp_store"(float*, vf32) noexcept
-    void stream "kp_stream"(float*, vf32) noexcept              # a whole line, past the caches
+    void stream "kp_stream"(float*, vf32) noexcept              # a cache line, around the caches
     void store_n "kp_store_n"(float*, vf32, long) noexcept
-    vf32 accumulate "kp_accumulate"(vf32, vf32, vf32) noexcept  # the first + the product of others
-    void set_aside "kp_set_aside"(float*) noexcept              # until the loop is over
+    vf32 accumulate "kp_accumulate"(vf32, vf32, vf32) noexcept  # acc + a * b
+    void set_aside "kp_set_aside"(float*) noexcept              # in memory, during a loop
+    long rest_of "kp_rest"(long n) noexcept                     # n, which is < LANES
     void prefetch "kp_prefetch"(const float*) noexcept
     vf32 splat "kp_splat"(float) noexcept
     vi32 splat_int "kp_splat_int"(int) noexcept
@@ -29,8 +30,8 @@ cdef extern from "_kernels/simd/vec.h" nogil:
     vi32 veq "kp_eq"(vf32, vf32) noexcept
     vi32 veq_int "kp_eq_int"(vi32, vi32) noexcept
     vf32 select "kp_select"(vi32, vf32, vf32) noexcept
-    vf32 scaled "kp_scaled"(vf32, vf32) noexcept                # x 2^n, whole n of -252 to 254
-    vf32 vmax "kp_max"(vf32, vf32) noexcept                     # the second where either is NaN
+    vf32 scaled "kp_scaled"(vf32, vf32) noexcept                # x 2^n for whole n, |n| <= 252
+    vf32 vmax "kp_max"(vf32, vf32) noexcept                     # the second if either is NaN
     vf32 vmin "kp_min"(vf32, vf32) noexcept
     vf32 vsqrt "kp_sqrt"(vf32) noexcept
     vf32 rounded "kp_rounded"(vf32) noexcept
@@ -38,6 +39,27 @@ cdef extern from "_kernels/simd/vec.h" nogil:
     vf32 vceil "kp_ceil"(vf32) noexcept
     vf32 vtrunc "kp_trunc"(vf32) noexcept
     vf32 vrint "kp_rint"(vf32) noexcept
-    vf32 permute "kp_permute"(vf32, vi32) noexcept              # lane index[i] of v in lane i
+    vf32 permute "kp_permute"(vf32, vi32) noexcept              # lane i is lane index[i] of v
     float reduce_add "kp_reduce_add"(vf32) noexcept
     float reduce_max "kp_reduce_max"(vf32) noexcept
+
+
+cdef inline vf32 load_first(const float* x, long n) noexcept nogil:
+    """The first n <= LANES values, then zeros; a plain load where n is the constant LANES."""
+    return load(x) if n == LANES else load_n(x, n)
+
+
+cdef inline void store_first(float* y, vf32 v, long n) noexcept nogil:
+    if n == LANES:
+        store(y, v)
+    else:
+        store_n(y, v, n)
+
+
+cdef inline void store_result(
+    float* y, vf32 v, const float* residual, Py_ssize_t offset, vf32 low, vf32 high, long n
+) noexcept nogil:
+    """y = clamp(v + residual[offset:]) for n <= LANES values; residual may be NULL."""
+    if residual != NULL:
+        v += load_first(residual + offset, n)
+    store_first(y, vmin(high, vmax(low, v)), n)
