@@ -51,12 +51,29 @@ class View(Record[T]):
     layout = "view"
 
 
+class Permutation(View[T]):
+    """Base of the records whose output is the input with its axes permuted."""
+
+    input: T = Tensor()
+
+    def permutation(self: Permutation[Any]) -> Sequence[int]:
+        """Return the input's axes in the order of the output."""
+        raise NotImplementedError
+
+    def infer(self: Permutation[TensorSpec]) -> TensorSpec:
+        shape = self.input.shape
+        return TensorSpec([shape[axis] for axis in self.permutation()], self.input.dtype)
+
+    def bind(self: Permutation[TensorView], b: Binder) -> None:
+        b.alias(self.input.permute(self.permutation()))
+
+
 @record("Tensor.reshape", "Tensor.view", "torch.reshape", "aten::view_copy")
 class Reshape(View[T]):
     """The elements in the same order and another shape.
 
-    One extent may be -1 and follows from the others.  A 0 copies the extent of the same axis, as in
-    ONNX; PyTorch has no use for a 0 unless the input is empty.
+    An extent of -1 follows from the others.  A 0 copies the extent of the same axis, as in ONNX;
+    PyTorch allows a 0 only if the input is empty.
     Source: torch.Tensor.reshape.
 
     Raises
@@ -223,7 +240,7 @@ class Unflatten(View[T]):
 
 
 @record("Tensor.permute", "torch.permute", "aten::permute_copy")
-class Permute(View[T]):
+class Permute(Permutation[T]):
     """The axes permuted: axis i of the output is axis ``dims[i]`` of the input.
 
     Source: torch.permute.
@@ -234,20 +251,16 @@ class Permute(View[T]):
         If `dims` is no permutation of the axes.
     """
 
-    input: T = Tensor()
     dims: tuple[int, ...] = Ints()
 
-    def infer(self: Permute[TensorSpec]) -> TensorSpec:
+    def permutation(self: Permute[Known]) -> Sequence[int]:
         axes = axes_of(self.dims, self.input.shape, "dims")
         if len(axes) != self.input.rank:
             raise ShapeError(
                 f"'dims' is {self.dims}, expected {self.input.rank} axes for shape "
                 f"{self.input.shape}"
             )
-        return TensorSpec([self.input.shape[axis] for axis in axes], self.input.dtype)
-
-    def bind(self: Permute[TensorView], b: Binder) -> None:
-        b.alias(self.input.permute(axes_of(self.dims, self.input.shape, "dims")))
+        return axes
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -262,7 +275,7 @@ def swapped(rank: int, first: int, second: int) -> list[int]:
 
 
 @record("torch.transpose", "Tensor.transpose", "aten::transpose_copy")
-class Transpose(View[T]):
+class Transpose(Permutation[T]):
     """Two axes swapped.
 
     Source: torch.transpose.
@@ -273,29 +286,22 @@ class Transpose(View[T]):
         If `dim0` or `dim1` is no axis of the input.
     """
 
-    input: T = Tensor()
     dim0: int = Int()
     dim1: int = Int()
 
-    def _dims(self: Transpose[Known]) -> list[int]:
+    def permutation(self: Transpose[Known]) -> list[int]:
         shape = self.input.shape or (1,)
         first, second = axis_of(self.dim0, shape, "dim0"), axis_of(self.dim1, shape, "dim1")
         return swapped(self.input.rank, first, second) if self.input.rank else []
 
-    def infer(self: Transpose[TensorSpec]) -> TensorSpec:
-        return TensorSpec([self.input.shape[d] for d in self._dims()], self.input.dtype)
-
-    def bind(self: Transpose[TensorView], b: Binder) -> None:
-        b.alias(self.input.permute(self._dims()))
-
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
         batch = c.first_batch(c.a.input)
-        return batch._replace(axis=Transpose._dims(c.a).index(batch.axis))
+        return batch._replace(axis=c.a.permutation().index(batch.axis))
 
 
 @record("torch.t", "Tensor.t", "aten::t_copy")
-class MatrixTranspose(View[T]):
+class MatrixTranspose(Permutation[T]):
     """A matrix transposed; a tensor with fewer axes is unchanged.
 
     Source: torch.t.
@@ -303,11 +309,8 @@ class MatrixTranspose(View[T]):
 
     input: T = Tensor(rank=(0, 1, 2))
 
-    def infer(self: MatrixTranspose[TensorSpec]) -> TensorSpec:
-        return TensorSpec(self.input.shape[::-1], self.input.dtype)
-
-    def bind(self: MatrixTranspose[TensorView], b: Binder) -> None:
-        b.alias(self.input.permute(range(self.input.rank - 1, -1, -1)))
+    def permutation(self: MatrixTranspose[Known]) -> Sequence[int]:
+        return range(self.input.rank - 1, -1, -1)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -324,7 +327,7 @@ class Squeeze(View[T]):
     Raises
     ------
     ShapeError
-        If `dim` holds what is no axis of the input.
+        If `dim` holds a number that is no axis of the input.
     """
 
     input: T = Tensor()
@@ -357,7 +360,7 @@ class Unsqueeze(View[T]):
     Raises
     ------
     ShapeError
-        If `dim` holds what is no axis of the output.
+        If `dim` holds a number that is no axis of the output.
     """
 
     input: T = Tensor()

@@ -43,29 +43,48 @@ __all__ = [
 OPEN = 2**31 - 1
 
 
-def _pieces(a: Record[Any], input: Any, lengths: Sequence[int], axis: int) -> Any:
-    """Return the specs of consecutive ranges of an axis, as one list if there is one output."""
-    shape = input.shape
-    specs = [TensorSpec((*shape[:axis], n, *shape[axis + 1 :]), input.dtype) for n in lengths]
-    if a.n_outputs == len(specs):
-        return tuple(specs)
-    if a.n_outputs == 1:
-        return StaticValue(tuple(specs))
-    raise ShapeError(
-        f"axis {axis} of an input of shape {shape} gives {len(specs)} ranges, expected "
-        f"{a.n_outputs}, one per output"
-    )
+class _Ranges(View[T]):
+    """Base of the records whose outputs are ranges of one axis of the first argument."""
+
+    dim: int
+
+    def source(self) -> T:
+        """Return the tensor that is split."""
+        raise NotImplementedError
+
+    def ranges(self: _Ranges[Any], extent: int, axis: int) -> Sequence[tuple[int, int]]:
+        """Return the start and length of each range."""
+        raise NotImplementedError
+
+    def infer(self: _Ranges[TensorSpec]) -> Any:
+        """Return the spec of each range; one list of all of them if there is one output."""
+        x = self.source()
+        shape, axis = x.shape, axis_of(self.dim, x.shape)
+        ranges = self.ranges(shape[axis], axis)
+        specs = [TensorSpec((*shape[:axis], n, *shape[axis + 1 :]), x.dtype) for _, n in ranges]
+        if self.n_outputs == len(specs):
+            return tuple(specs)
+        if self.n_outputs == 1:
+            return StaticValue(tuple(specs))
+        raise ShapeError(
+            f"axis {axis} of an input of shape {shape} gives {len(specs)} ranges, expected "
+            f"{self.n_outputs}, one per output"
+        )
+
+    def bind(self: _Ranges[TensorView], b: Binder) -> None:
+        x = self.source()
+        axis = axis_of(self.dim, x.shape)
+        _bind_views(self, b, [x.narrow(axis, *r) for r in self.ranges(x.shape[axis], axis)])
+
+    @staticmethod
+    def batch(c: TracedCall) -> list[BatchAxis]:
+        x = c.a.source()
+        batch, axis = c.first_batch(x), axis_of(c.a.dim, x.shape)
+        c.require(not isinstance(c.outputs[0], StaticValue) and batch.axis != axis)
+        return [batch] * len(c.op.outputs)
 
 
-def _bind_pieces(
-    a: Record[Any], b: Binder, input: TensorView, lengths: Sequence[int], axis: int
-) -> None:
-    starts = itertools.accumulate(lengths, initial=0)
-    views = [input.narrow(axis, start, n) for start, n in zip(starts, lengths, strict=False)]
-    _bind_views(a, b, views)
-
-
-def _bind_views(a: Record[Any], b: Binder, views: Sequence[TensorView]) -> None:
+def _bind_views(a: Record[TensorView], b: Binder, views: Sequence[TensorView]) -> None:
     if a.n_outputs != len(views):
         b.static(tuple(views))
         return
@@ -73,19 +92,16 @@ def _bind_views(a: Record[Any], b: Binder, views: Sequence[TensorView]) -> None:
         b.alias(view, index)
 
 
+def _consecutive(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the start and length of ranges that follow each other."""
+    return list(zip(itertools.accumulate(lengths, initial=0), lengths, strict=False))
+
+
 def _equal_pieces(extent: int, length: int) -> list[int]:
-    """Return the lengths of equal ranges, of which the last may be shorter."""
+    """Return the lengths of equal ranges; the last may be shorter."""
     if extent == 0:
         return [0]
     return [min(length, extent - start) for start in range(0, extent, length)]
-
-
-def _batch_of_pieces(c: TracedCall, input: TensorSpec) -> list[BatchAxis]:
-    batch = c.first_batch(input)
-    c.require(
-        not isinstance(c.outputs[0], StaticValue) and batch.axis != axis_of(c.a.dim, input.shape)
-    )
-    return [batch] * len(c.op.outputs)
 
 
 def _batch_without_axis(c: TracedCall) -> BatchAxis:
@@ -96,7 +112,7 @@ def _batch_without_axis(c: TracedCall) -> BatchAxis:
 
 
 @record("torch.chunk", "Tensor.chunk", "aten::unsafe_chunk")
-class Chunk(View[T]):
+class Chunk(_Ranges[T]):
     """At most `chunks` ranges of length ``ceil(n / chunks)``; the last may be shorter.
 
     Source: torch.chunk.
@@ -111,20 +127,13 @@ class Chunk(View[T]):
     chunks: int = Int(minimum=1)
     dim: int = Int(0)
 
-    def _lengths(self: Chunk[Known]) -> Any:
-        axis = axis_of(self.dim, self.input.shape)
-        extent = self.input.shape[axis]
+    def source(self) -> T:
+        return self.input
+
+    def ranges(self: Chunk[Known], extent: int, axis: int) -> list[tuple[int, int]]:
         if extent == 0:
-            return axis, [0] * self.chunks
-        return axis, _equal_pieces(extent, -(-extent // self.chunks))
-
-    def infer(self: Chunk[TensorSpec]) -> Any:
-        axis, lengths = self._lengths()
-        return _pieces(self, self.input, lengths, axis)
-
-    def bind(self: Chunk[TensorView], b: Binder) -> None:
-        axis, lengths = self._lengths()
-        _bind_pieces(self, b, self.input, lengths, axis)
+            return [(0, 0)] * self.chunks
+        return _consecutive(_equal_pieces(extent, -(-extent // self.chunks)))
 
     @staticmethod
     def batch(c: TracedCall) -> list[BatchAxis]:
@@ -146,8 +155,8 @@ class Chunk(View[T]):
     "aten::split_copy",
     "aten::split_with_sizes_copy",
 )
-class Split(View[T]):
-    """Ranges of one length, of which the last may be shorter, or of the given lengths.
+class Split(_Ranges[T]):
+    """Ranges of one length, the last of which may be shorter, or of the given lengths.
 
     Source: torch.split.
 
@@ -161,33 +170,23 @@ class Split(View[T]):
     split_size_or_sections: tuple[int, ...] = Ints(minimum=0)
     dim: int = Int(0)
 
-    def _lengths(self: Split[Known]) -> Any:
-        axis = axis_of(self.dim, self.tensor.shape)
-        extent, sizes = self.tensor.shape[axis], self.split_size_or_sections
+    def source(self) -> T:
+        return self.tensor
+
+    def ranges(self: Split[Known], extent: int, axis: int) -> list[tuple[int, int]]:
+        sizes = self.split_size_or_sections
         if len(sizes) == 1 and sizes[0] > 0:
-            return axis, _equal_pieces(extent, sizes[0])
+            return _consecutive(_equal_pieces(extent, sizes[0]))
         if sum(sizes) != extent:
             raise ShapeError(
                 f"'split_size_or_sections' is {sizes}, which does not add up to {extent}, the "
                 f"extent of axis {axis} of an input of shape {self.tensor.shape}"
             )
-        return axis, list(sizes)
-
-    def infer(self: Split[TensorSpec]) -> Any:
-        axis, lengths = self._lengths()
-        return _pieces(self, self.tensor, lengths, axis)
-
-    def bind(self: Split[TensorView], b: Binder) -> None:
-        axis, lengths = self._lengths()
-        _bind_pieces(self, b, self.tensor, lengths, axis)
-
-    @staticmethod
-    def batch(c: TracedCall) -> list[BatchAxis]:
-        return _batch_of_pieces(c, c.a.tensor)
+        return _consecutive(sizes)
 
 
 @record("torch.tensor_split", "Tensor.tensor_split")
-class TensorSplit(View[T]):
+class TensorSplit(_Ranges[T]):
     """`sections` ranges, the first ``n % sections`` one longer, or ranges between `indices`.
 
     Source: torch.tensor_split.
@@ -203,35 +202,19 @@ class TensorSplit(View[T]):
     indices: tuple[int, ...] | None = Ints(default=None)
     dim: int = Int(0)
 
-    def _lengths(self: TensorSplit[Known]) -> Any:
-        axis = axis_of(self.dim, self.input.shape)
-        extent = self.input.shape[axis]
+    def source(self) -> T:
+        return self.input
+
+    def ranges(self: TensorSplit[Known], extent: int, axis: int) -> list[tuple[int, int]]:
         if self.sections is not None:
             length, longer = divmod(extent, self.sections)
-            return axis, [length + (i < longer) for i in range(self.sections)], None
+            return _consecutive([length + (i < longer) for i in range(self.sections)])
         if self.indices is None:
             raise ShapeError("neither 'sections' nor 'indices' is given")
-        # As in slices, indices may decrease or lie past the end.
+        # As in slices, indices may decrease or exceed the extent.
         cuts = [0, *self.indices, extent]
-        ranges = [slice(*pair).indices(extent)[:2] for pair in itertools.pairwise(cuts)]
-        return axis, [max(0, stop - start) for start, stop in ranges], [r[0] for r in ranges]
-
-    def infer(self: TensorSplit[Any]) -> Any:
-        axis, lengths, _ = self._lengths()
-        return _pieces(self, self.input, lengths, axis)
-
-    def bind(self: TensorSplit[Any], b: Binder) -> None:
-        axis, lengths, starts = self._lengths()
-        if starts is None:
-            _bind_pieces(self, b, self.input, lengths, axis)
-            return
-        _bind_views(
-            self, b, [self.input.narrow(axis, s, n) for s, n in zip(starts, lengths, strict=True)]
-        )
-
-    @staticmethod
-    def batch(c: TracedCall) -> list[BatchAxis]:
-        return _batch_of_pieces(c, c.a.input)
+        bounds = [slice(*pair).indices(extent)[:2] for pair in itertools.pairwise(cuts)]
+        return [(start, max(0, stop - start)) for start, stop in bounds]
 
 
 @record("torch.unbind", "Tensor.unbind", "aten::unbind_copy")
@@ -275,14 +258,14 @@ class Slice(View[T]):
     """A range of one axis, or ranges and indices of several axes.
 
     ``dim, start, end, step`` is one range.  ``dims, starts, ends, steps, selects`` are several;
-    where ``selects[i]`` is not 2147483647 it is an index and the axis is dropped.  All `dims` are
+    unless ``selects[i]`` is 2147483647 it is an index and the axis is dropped.  All `dims` are
     axes of the input.  Negative bounds count from the end; an end of 2147483647 is open.
     Source: torch.Tensor.__getitem__, as pnnx merges it.
 
     Raises
     ------
     ShapeError
-        If an axis is none of the input's, an index is out of range, or a step is below 1.
+        If an item of `dims` is no axis, an index is out of range, or a step is below 1.
     """
 
     input: T = Tensor()
@@ -313,7 +296,7 @@ class Slice(View[T]):
         for axis, start, end, step, select in zip(axes, *lists, strict=True):
             extent = self.input.shape[axis]
             if select is not None and select != OPEN:
-                cuts.append((axis, _wrapped(select, extent, axis)))
+                cuts.append((axis, wrapped_index(select, extent, axis)))
                 continue
             step = 1 if step is None else step
             if step < 1:
@@ -349,8 +332,8 @@ class Slice(View[T]):
 
 
 def cut_out(value: TensorView, cuts: Sequence[tuple[Any, ...]]) -> TensorView:
-    """Return the view of some ranges and indices; `cuts` are (axis, range or index)."""
-    # From the last axis to the first, so that a dropped axis does not renumber the others.
+    """Return the view of the ranges and indices `cuts`: (axis, range or index)."""
+    # Start with the last axis: dropping it does not renumber the others.
     for axis, cut in sorted(cuts, key=lambda cut: -cut[0]):
         if isinstance(cut, range):
             value = value.narrow(axis, cut.start if len(cut) else 0, len(cut), cut.step)
@@ -359,7 +342,8 @@ def cut_out(value: TensorView, cuts: Sequence[tuple[Any, ...]]) -> TensorView:
     return value
 
 
-def _wrapped(index: int, extent: int, axis: int) -> int:
+def wrapped_index(index: int, extent: int, axis: int) -> int:
+    """Return an index counted from the start; raise ShapeError if it is out of range."""
     if not -extent <= index < extent:
         raise ShapeError(f"index {index} is out of range for axis {axis} of extent {extent}")
     return index % extent
@@ -379,7 +363,7 @@ class SliceIndexes(View[T]):
         If an item is computed while the model runs.
     """
 
-    batch = NoBatchRule("a list of numbers holds one of each member")
+    batch = NoBatchRule("its list holds a number per member")
     inputs: list[T] = Tensors()
     indexes: Any = AnyArgument()
 
@@ -392,12 +376,9 @@ class SliceIndexes(View[T]):
             return item
         if isinstance(item, str) and item[:1] == "@" and item[1:].isdigit():
             number = int(item[1:])
-            operand = self.inputs[number] if number < len(self.inputs) else None
-            value = (
-                operand.value
-                if isinstance(operand, StaticValue)
-                else getattr(operand, "constant", None)
-            )
+            operand: Any = self.inputs[number] if number < len(self.inputs) else None
+            name = "value" if isinstance(operand, StaticValue) else "constant"
+            value = getattr(operand, name, None)
             if value is not None and np.size(value) == 1:
                 try:
                     return int(np.asarray(value).item())
@@ -433,14 +414,14 @@ class Select(View[T]):
 
     def infer(self: Select[TensorSpec]) -> TensorSpec:
         axis = axis_of(self.dim, self.input.shape)
-        _wrapped(self.index, self.input.shape[axis], axis)
+        wrapped_index(self.index, self.input.shape[axis], axis)
         return TensorSpec(
             (*self.input.shape[:axis], *self.input.shape[axis + 1 :]), self.input.dtype
         )
 
     def bind(self: Select[TensorView], b: Binder) -> None:
         axis = axis_of(self.dim, self.input.shape)
-        b.alias(self.input.select(axis, _wrapped(self.index, self.input.shape[axis], axis)))
+        b.alias(self.input.select(axis, wrapped_index(self.index, self.input.shape[axis], axis)))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -456,7 +437,7 @@ class Narrow(View[T]):
     Raises
     ------
     ShapeError
-        If `dim` is no axis, or the range does not lie inside it.
+        If `dim` is no axis, or the range exceeds it.
     """
 
     batch = "along_axes"

@@ -1,4 +1,4 @@
-"""Views and concatenations that PyTorch has further names for."""
+"""Views, concatenations and splits under the further names that PyTorch has for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kuiper.ops.core.schema import (
 )
 from kuiper.ops.tensor.concat import Cat, check_tensors
 from kuiper.ops.tensor.permute import backwards
-from kuiper.ops.tensor.shape import View, reshaped, swapped
+from kuiper.ops.tensor.shape import Permutation, View, reshaped, swapped
 from kuiper.ops.tensor.slice import TensorSplit
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ __all__ = ["AsStrided", "BatchedTranspose", "MeshGrid", "MoveDim", "Rot90", "Sli
 
 
 @record("aten::movedim", "aten::moveaxis")
-class MoveDim(View[T]):
+class MoveDim(Permutation[T]):
     """Axes moved to other positions; the others keep their order.
 
     Source: torch.movedim.
@@ -45,15 +45,14 @@ class MoveDim(View[T]):
     Raises
     ------
     ShapeError
-        If `source` and `destination` are not as many axes.
+        If `source` and `destination` differ in length.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    input: T = Tensor()
     source: tuple[int, ...] = Ints()
     destination: tuple[int, ...] = Ints()
 
-    def _dims(self: MoveDim[Known]) -> list[int]:
+    def permutation(self: MoveDim[Known]) -> list[int]:
         shape = self.input.shape or (1,)
         sources = axes_of(self.source, shape, "source")
         targets = axes_of(self.destination, shape, "destination")
@@ -63,32 +62,22 @@ class MoveDim(View[T]):
         moved = dict(zip(targets, sources, strict=True))
         return [moved[d] if d in moved else next(rest) for d in range(self.input.rank)]
 
-    def infer(self: MoveDim[TensorSpec]) -> TensorSpec:
-        return TensorSpec([self.input.shape[d] for d in self._dims()], self.input.dtype)
-
-    def bind(self: MoveDim[TensorView], b: Binder) -> None:
-        b.alias(self.input.permute(self._dims()))
-
 
 @record("aten::numpy_T")
-class Reversed(View[T]):
+class Reversed(Permutation[T]):
     """The axes in reverse order.
 
     Source: torch.Tensor.T.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    input: T = Tensor()
 
-    def infer(self: Reversed[TensorSpec]) -> TensorSpec:
-        return TensorSpec(self.input.shape[::-1], self.input.dtype)
-
-    def bind(self: Reversed[TensorView], b: Binder) -> None:
-        b.alias(self.input.permute(range(self.input.rank - 1, -1, -1)))
+    def permutation(self: Reversed[Known]) -> Sequence[int]:
+        return range(self.input.rank - 1, -1, -1)
 
 
 @record("aten::mT", "aten::mH", "aten::matrix_H", "aten::adjoint")
-class BatchedTranspose(View[T]):
+class BatchedTranspose(Permutation[T]):
     """Real matrices transposed.
 
     Source: torch.Tensor.mT, torch.Tensor.mH, torch.Tensor.H.
@@ -100,16 +89,12 @@ class BatchedTranspose(View[T]):
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    input: T = Tensor()
 
-    def infer(self: BatchedTranspose[TensorSpec]) -> TensorSpec:
-        if self.input.rank < 2 or self.input.dtype.kind == "c":
-            raise ShapeError(f"the input is {self.input!r}, expected matrices of real numbers")
-        return TensorSpec((*self.input.shape[:-2], *self.input.shape[:-3:-1]), self.input.dtype)
-
-    def bind(self: BatchedTranspose[TensorView], b: Binder) -> None:
+    def permutation(self: BatchedTranspose[Known]) -> list[int]:
         rank = self.input.rank
-        b.alias(self.input.permute(swapped(rank, rank - 2, rank - 1)))
+        if rank < 2 or self.input.dtype.kind == "c":
+            raise ShapeError(f"the input is {self.input!r}, expected matrices of real numbers")
+        return swapped(rank, rank - 2, rank - 1)
 
 
 @record("aten::ravel")
@@ -129,7 +114,16 @@ class Ravel(View[T]):
         reshaped(b, self.input, (self.input.size,))
 
 
-def _at_least(name: str, rank: int, positions: Sequence[int]) -> None:
+def _extended(shape: tuple[int, ...], rank: int, before: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape with extents of 1 up to a rank; ``before[len(shape)]`` of them come first."""
+    missing = rank - len(shape)
+    if missing <= 0:
+        return shape
+    ahead = before[len(shape)]
+    return (1,) * ahead + shape + (1,) * (missing - ahead)
+
+
+def _at_least(name: str, rank: int, before: Sequence[int]) -> None:
     """Register a view with axes of extent 1 added to tensors of a lower rank."""
 
     class AtLeast(View[T]):
@@ -137,19 +131,14 @@ def _at_least(name: str, rank: int, positions: Sequence[int]) -> None:
         input: T = Tensor()
 
         def infer(self: AtLeast[TensorSpec]) -> TensorSpec:
-            shape = self.input.shape
-            if len(shape) < rank:
-                before = positions[len(shape)]
-                shape = (1,) * before + shape + (1,) * (rank - before - len(shape))
-            return TensorSpec(shape, self.input.dtype)
+            return TensorSpec(_extended(self.input.shape, rank, before), self.input.dtype)
 
         def bind(self: AtLeast[TensorView], b: Binder) -> None:
             reshaped(b, self.input, b.output_spec().shape)
 
     AtLeast.__name__ = AtLeast.__qualname__ = f"AtLeast{rank}D"
     AtLeast.__doc__ = (
-        f"The input with axes of extent 1, so that there are {rank} or more.\n\n"
-        f"Source: torch.{name}."
+        f"The input, with axes of extent 1 added up to a rank of {rank}.\n\nSource: torch.{name}."
     )
     record(f"aten::{name}")(AtLeast)
 
@@ -223,7 +212,7 @@ class AsStrided(Record[T]):
         If `size` and `stride` differ in length, or lead outside the input.
     """
 
-    batch = NoBatchRule("its strides lead to any member")
+    batch = NoBatchRule("its strides may reach any member")
     input: T = Tensor()
     size: tuple[int, ...] = Ints(minimum=0)
     stride: tuple[int, ...] = Ints(minimum=0)
@@ -392,8 +381,8 @@ _flipped("flipud", 0, 1)
 def _joined(name: str, rank: int, before: Sequence[int], axes: tuple[int, int], text: str) -> None:
     """Register a concatenation along an axis that depends on the rank.
 
-    Tensors of fewer axes than `rank` get axes of extent 1: `before` says for each rank how many of
-    them in front.  `axes` are those for what was of rank 1 or less, and for the others.
+    Tensors of a lower rank are extended to `rank` with `before`, see :func:`_extended`.  `axes` are
+    the axis for a first tensor of rank 1 or less, and for any other.
     """
 
     class Joined(Record[T]):
@@ -402,13 +391,7 @@ def _joined(name: str, rank: int, before: Sequence[int], axes: tuple[int, int], 
 
         def shapes(self: Joined[Known]) -> tuple[list[tuple[int, ...]], int]:
             check_tensors(self.tensors)
-            shapes = []
-            for tensor in self.tensors:
-                shape, missing = tensor.shape, rank - tensor.rank
-                if missing > 0:
-                    ahead = before[tensor.rank]
-                    shape = (1,) * ahead + shape + (1,) * (missing - ahead)
-                shapes.append(shape)
+            shapes = [_extended(tensor.shape, rank, before) for tensor in self.tensors]
             return shapes, axes[self.tensors[0].rank > 1]
 
         def infer(self: Joined[TensorSpec]) -> Any:
@@ -437,13 +420,7 @@ _joined(
     "hstack", 1, (0,), (0, 1), "Tensors side by side: joined along axis 1, vectors along axis 0."
 )
 _joined("vstack", 2, (0, 1), (0, 0), "Tensors one above the other, vectors as rows.")
-_joined(
-    "dstack",
-    3,
-    (0, 1, 0),
-    (2, 2),
-    "Tensors of three axes or fewer joined along axis 2.",
-)
+_joined("dstack", 3, (0, 1, 0), (2, 2), "Tensors of three axes or fewer joined along axis 2.")
 _joined("column_stack", 2, (0, 0), (1, 1), "Tensors side by side, vectors as columns.")
 
 
@@ -476,7 +453,7 @@ class _Cut(View[T]):
     Raises
     ------
     ShapeError
-        If the input has too few axes, or there are fewer than one section.
+        If the input has too few axes, or less than one section is wanted.
     ValuesNeeded
         If the indices are computed while the model runs.
     """
@@ -489,19 +466,16 @@ class _Cut(View[T]):
     def axis(self: _Cut[Known]) -> int:
         return axis_of(self.dim, self.input.shape)
 
-    def _cut(self: _Cut[Known]) -> TensorSplit[Known]:
+    def _cut(self: _Cut[Any]) -> TensorSplit[Any]:
         axis, wanted = self.axis(), self.indices_or_sections
         if isinstance(wanted, TensorSpec):
             raise ValuesNeeded("the split indices are computed while the model runs", [wanted])
         whole = isinstance(wanted, int)
         if whole and wanted < 1:
             raise ShapeError(f"'indices_or_sections' is {wanted}, expected 1 or more sections")
+        sections, indices = (wanted, None) if whole else (None, wanted)
         return TensorSplit(
-            input=self.input,
-            sections=wanted if whole else None,
-            indices=None if whole else wanted,
-            dim=axis,
-            n_outputs=self.n_outputs,
+            input=self.input, sections=sections, indices=indices, dim=axis, n_outputs=self.n_outputs
         )
 
     def infer(self: _Cut[TensorSpec]) -> Any:
@@ -513,7 +487,7 @@ class _Cut(View[T]):
 
 @record("aten::tensor_split")
 class CutAt(_Cut[T]):
-    """An axis split into sections, or at indices, that may be computed.
+    """An axis split into sections, or at indices; both may be computed.
 
     Source: torch.tensor_split.
     """

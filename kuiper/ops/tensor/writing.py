@@ -1,4 +1,4 @@
-"""Writing into a part of a tensor."""
+"""Tensors with a part overwritten: written in place if nothing else reads the input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.schema import Int, Known, Tensor
 from kuiper.ops.core.typed import write_cast
 from kuiper.ops.tensor.concat import is_at
-from kuiper.ops.tensor.slice import OPEN, Slice, cut_out
+from kuiper.ops.tensor.slice import OPEN, Slice, cut_out, wrapped_index
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
@@ -35,7 +35,7 @@ __all__ = [
 class Copy(Record[T]):
     """`src` expanded to the shape of `self` and cast to its type.
 
-    The pass write_views has replaced those that write into a slice before planning begins.
+    Before planning, the pass write_views replaces each copy into a slice of another tensor.
     Source: torch.Tensor.copy_.
 
     Raises
@@ -44,7 +44,7 @@ class Copy(Record[T]):
         If `src` does not broadcast to `self`.
     """
 
-    batch = NoBatchRule("a pass has replaced it where it writes into a part")
+    batch = NoBatchRule("a pass replaces each copy into a slice")
     self: T = Tensor()
     src: T = Tensor()
 
@@ -82,7 +82,7 @@ class Fill(NumpyRecord[T]):
 def _overwrite(
     b: Binder, x: TensorView, source: TensorView, cuts: Sequence[tuple[Any, ...]]
 ) -> None:
-    """Bind output 0 to a copy of `x` with `source` in some ranges and indices.
+    """Bind output 0 to a copy of `x` with `source` written to the ranges and indices `cuts`.
 
     If `x` has no other reader, only `source` is copied.
     """
@@ -113,7 +113,7 @@ def _check_source(
 
 @record("Tensor.slice_copy")
 class SliceCopy(Slice[T], ahead=True):
-    """A copy of the input with another tensor in some ranges and at some indices.
+    """A copy of the input with another tensor written to ranges and indices of it.
 
     The ranges are those of Tensor.slice.  Source: torch.Tensor.__setitem__, as pnnx merges it.
 
@@ -140,9 +140,8 @@ class SliceCopy(Slice[T], ahead=True):
         axes = [c.dim(d) for d in (a.dim if a.dims is None else a.dims)]
         selects = (a.select if a.dims is None else a.selects) or [OPEN] * len(axes)
         # `src` lacks the axes that are indexed.
-        gone = [
-            axis for axis, index in zip(axes, selects, strict=True) if index not in (None, OPEN)
-        ]
+        pairs = zip(axes, selects, strict=True)
+        gone = [axis for axis, index in pairs if index not in (None, OPEN)]
         kept = [axis for axis in range(a.input.rank) if axis not in gone]
         c.require(len(kept) == a.src.rank)
         batch = c.batch_of(a.input)
@@ -155,9 +154,29 @@ class SliceCopy(Slice[T], ahead=True):
         return batch
 
 
+class _Scatter(Record[T]):
+    """Base of the records that overwrite a part of one axis."""
+
+    batch = NoBatchRule("rare: no known export uses it with another batch")
+    input: T = Tensor()
+    src: T = Tensor()
+    layout = "like"
+
+    def cuts(self: _Scatter[Any]) -> list[tuple[Any, ...]]:
+        """Return the overwritten part: (axis, range or index)."""
+        raise NotImplementedError
+
+    def infer(self: _Scatter[TensorSpec]) -> TensorSpec:
+        _check_source(self.input.shape, self.src, self.cuts())
+        return TensorSpec(self.input.shape, self.input.dtype)
+
+    def bind(self: _Scatter[TensorView], b: Binder) -> None:
+        _overwrite(b, self.input, self.src, self.cuts())
+
+
 @record("torch.slice_scatter")
-class SliceScatter(Record[T]):
-    """A copy of the input with another tensor in a range of one axis.
+class SliceScatter(_Scatter[T]):
+    """A copy of the input with another tensor written to a range of one axis.
 
     Source: torch.slice_scatter.
 
@@ -167,59 +186,32 @@ class SliceScatter(Record[T]):
         If `src` does not fit the range.
     """
 
-    batch = NoBatchRule("rare: no known export uses it with another batch")
-    input: T = Tensor()
-    src: T = Tensor()
     dim: int = Int(0)
     start: int | None = Int(None, nullable=True)
     end: int | None = Int(None, nullable=True)
     step: int = Int(1, minimum=1)
-    layout = "like"
 
-    def _cuts(self: SliceScatter[Known]) -> Any:
+    def cuts(self: SliceScatter[Known]) -> list[tuple[Any, ...]]:
         axis = axis_of(self.dim, self.input.shape)
         bounds = slice(self.start, self.end, self.step).indices(self.input.shape[axis])
         return [(axis, range(*bounds))]
 
-    def infer(self: SliceScatter[TensorSpec]) -> TensorSpec:
-        _check_source(self.input.shape, self.src, self._cuts())
-        return TensorSpec(self.input.shape, self.input.dtype)
-
-    def bind(self: SliceScatter[TensorView], b: Binder) -> None:
-        _overwrite(b, self.input, self.src, self._cuts())
-
 
 @record("aten::select_scatter")
-class SelectScatter(Record[T]):
-    """A copy of the input with another tensor at one index of an axis.
+class SelectScatter(_Scatter[T]):
+    """A copy of the input with another tensor written to one index of an axis.
 
     Source: torch.select_scatter.
 
     Raises
     ------
     ShapeError
-        If `dim` is no axis, `index` out of its range, or `src` does not fit.
+        If `dim` is no axis, `index` is out of range, or `src` does not fit.
     """
 
-    batch = NoBatchRule("rare: no known export uses it with another batch")
-    input: T = Tensor()
-    src: T = Tensor()
     dim: int = Int()
     index: int = Int()
-    layout = "like"
 
-    def _cuts(self: SelectScatter[Known]) -> Any:
+    def cuts(self: SelectScatter[Known]) -> list[tuple[Any, ...]]:
         axis = axis_of(self.dim, self.input.shape)
-        extent = self.input.shape[axis]
-        if not -extent <= self.index < extent:
-            raise ShapeError(
-                f"index {self.index} is out of range for axis {axis} of extent {extent}"
-            )
-        return [(axis, self.index % extent)]
-
-    def infer(self: SelectScatter[TensorSpec]) -> TensorSpec:
-        _check_source(self.input.shape, self.src, self._cuts())
-        return TensorSpec(self.input.shape, self.input.dtype)
-
-    def bind(self: SelectScatter[TensorView], b: Binder) -> None:
-        _overwrite(b, self.input, self.src, self._cuts())
+        return [(axis, wrapped_index(self.index, self.input.shape[axis], axis))]
