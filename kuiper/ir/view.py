@@ -19,6 +19,7 @@ import numpy as np
 __all__ = [
     "Buffer",
     "BufferKind",
+    "Layout",
     "TensorSpec",
     "TensorView",
     "channels_last_strides",
@@ -139,6 +140,16 @@ class BufferKind(Enum):
     CONTEXT = "context"  # per-context state, kept from run to run
     INPUT = "input"  # owned by the caller
     OUTPUT = "output"  # owned by the caller, or new for each run
+
+
+class Layout:
+    """Orders of a tensor's elements in memory; constants, as an Enum would slow the import."""
+
+    CONTIGUOUS = "contiguous"  # C order
+    CHANNELS_LAST = "channels_last"  # the channels of a pixel are adjacent
+    PADDED_ROWS = "padded_rows"  # C order, with rows padded by `padded_row`
+    LIKE = "like"  # of a record: the layout of its first input
+    VIEW = "view"  # of a record: the output is a view of an input
 
 
 class Buffer(_Sourced):

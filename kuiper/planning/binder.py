@@ -11,9 +11,9 @@ from kuiper._kernels.micro import dispatch
 from kuiper._kernels.micro.packed import FLOAT_BYTES, PackedMatrix, split_memory
 from kuiper._runtime.pages import PagePool, aligned_empty
 from kuiper.ir import Operand, Operator, PostOp
-from kuiper.ir.view import BufferKind, TensorSpec, TensorView
+from kuiper.ir.view import BufferKind, Layout, TensorSpec, TensorView
 from kuiper.ops import find_record
-from kuiper.ops.core.binder import Layout
+from kuiper.ops.core.binder import OutputLayout
 from kuiper.ops.core.schema import StaticValue
 from kuiper.planning.arena import ALIGNMENT, guard_bytes
 from kuiper.planning.plan import PythonStep
@@ -58,15 +58,15 @@ class Binder:
 
     def contiguous(self, value: TensorView) -> TensorView:
         """Return `value` in C order, copied if it is not."""
-        return value if value.is_contiguous else self._copied(value, "contiguous")
+        return value if value.is_contiguous else self._copied(value, Layout.CONTIGUOUS)
 
     def channels_last(self, value: TensorView) -> TensorView:
         """Return a 4-d `value` channels-last, copied if it is not."""
-        return value if value.is_channels_last else self._copied(value, "channels_last")
+        return value if value.is_channels_last else self._copied(value, Layout.CHANNELS_LAST)
 
     def padded_rows(self, value: TensorView) -> TensorView:
         """Return a copy in C order, with rows padded by :func:`~kuiper.ir.view.padded_row`."""
-        return self._copied(value, "padded_rows")
+        return self._copied(value, Layout.PADDED_ROWS)
 
     def _copied(self, value: TensorView, layout: str) -> TensorView:
         planner = self._planner
@@ -82,8 +82,9 @@ class Binder:
         return planner.copies[key]
 
     def output(
-        self, index: int = 0, layout: Layout = "contiguous", reuse: TensorView | None = None
-    ) -> TensorView:
+        self, index: int = 0, layout: OutputLayout = Layout.CONTIGUOUS,
+        reuse: TensorView | None = None,
+    ) -> TensorView:  # fmt: skip
         """Return the memory for an output.
 
         Parameters
@@ -91,9 +92,8 @@ class Binder:
         index : int
             Number of the output.
         layout : str, sequence of int or TensorView
-            ``"contiguous"``, ``"channels_last"``, ``"padded_rows"`` (C order with rows padded by
-            :func:`~kuiper.ir.view.padded_row`), the order of axes from the slowest, or a view whose
-            order of axes to follow.
+            A constant of :class:`~kuiper.ir.view.Layout`, the order of axes from the slowest, or a
+            view whose order of axes to follow.
         reuse : TensorView, optional
             An input to overwrite, if no later step reads it.
 
@@ -108,8 +108,8 @@ class Binder:
         target = planner.targets.get(operand)
         order: str | Sequence[int]
         order = _layout_of(layout, spec) if isinstance(layout, TensorView) else layout
-        if order == "padded_rows" and target is not None:
-            order = "contiguous"
+        if order == Layout.PADDED_ROWS and target is not None:
+            order = Layout.CONTIGUOUS
         joins = find_record(self.operator.type).joined_axis is not None
         if target is not None and (joins or has_layout(target, order)):
             planner.define(operand, target)
@@ -124,7 +124,7 @@ class Binder:
         elif isinstance(order, str):
             value = planner.allocate(spec.shape, spec.dtype, order)
         else:  # a permutation of the axes
-            value = planner.allocate([spec.shape[d] for d in order], spec.dtype, "contiguous")
+            value = planner.allocate([spec.shape[d] for d in order], spec.dtype)
             value = value.permute(np.argsort(order).tolist())
         planner.define(operand, value)
         return value
@@ -252,7 +252,7 @@ class Binder:
         return TensorView(buffer, (n_bytes,), (1,), 0, np.uint8)
 
     def temporary(
-        self, shape: Sequence[int], dtype: Any = np.float32, layout: str = "contiguous"
+        self, shape: Sequence[int], dtype: Any = np.float32, layout: str = Layout.CONTIGUOUS
     ) -> TensorView:
         """Return memory that lives from the first step that uses it to the last."""
         return self._planner.allocate(shape, dtype, layout)
@@ -284,7 +284,7 @@ def same_memory(a: TensorView, b: TensorView) -> bool:
 def has_layout(value: TensorView, layout: str | Sequence[int]) -> bool:
     """Tell whether a view has a layout: a word, or the order of axes from the slowest."""
     if isinstance(layout, str):
-        return value.is_channels_last if layout == "channels_last" else value.is_contiguous
+        return value.is_channels_last if layout == Layout.CHANNELS_LAST else value.is_contiguous
     return value.permute(layout).is_contiguous
 
 
@@ -292,11 +292,11 @@ def _layout_of(value: TensorView, spec: TensorSpec) -> str | tuple[int, ...]:
     """Return the layout word, or the order of axes, of an output that follows `value`."""
     if value.shape == spec.shape:
         if value.is_contiguous:
-            return "contiguous"
+            return Layout.CONTIGUOUS
         if value.is_channels_last:
-            return "channels_last"
+            return Layout.CHANNELS_LAST
         order = sorted(range(value.rank), key=lambda d: (-value.strides[d], d))
         return tuple(order)
     if value.rank == spec.rank == 4 and value.is_channels_last and not value.is_contiguous:
-        return "channels_last"
-    return "contiguous"
+        return Layout.CHANNELS_LAST
+    return Layout.CONTIGUOUS

@@ -30,6 +30,7 @@ from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import (
     Buffer,
     BufferKind,
+    Layout,
     Source,
     TensorSpec,
     TensorView,
@@ -222,10 +223,10 @@ class Planner:
             output = operator.outputs[0]
             spec = self.specs[output]
             dim = resolve(operator, record, self.specs, {}).joined_axis()
-            if spec.rank == 4 and dim == 1 and layouts[output] == "channels_last":
-                layout = "channels_last"
-            elif math.prod(spec.shape[:dim]) == 1 and layouts[output] == "contiguous":
-                layout = "contiguous"
+            if spec.rank == 4 and dim == 1 and layouts[output] == Layout.CHANNELS_LAST:
+                layout = Layout.CHANNELS_LAST
+            elif math.prod(spec.shape[:dim]) == 1 and layouts[output] == Layout.CONTIGUOUS:
+                layout = Layout.CONTIGUOUS
             else:
                 continue
             # Leave out a `dim` that is an operand, and empty tensors of rank 1.
@@ -265,7 +266,7 @@ class Planner:
             operand not in self.targets
             and layouts[operand] == layout
             and producer.type not in ("pnnx.Input", "pnnx.Attribute")
-            and find_record(producer.type).layout != "view"
+            and find_record(producer.type).layout != Layout.VIEW
         )
 
     def predict_layouts(self) -> dict[Operand, str]:
@@ -273,13 +274,14 @@ class Planner:
         layouts: dict[Operand, str] = {}
         for operator in self.order:
             record = record_or_none(operator.type)
-            layout = "contiguous" if record is None else record.layout
-            if layout in ("like", "view"):
+            layout = Layout.CONTIGUOUS if record is None else record.layout
+            if layout in (Layout.LIKE, Layout.VIEW):
                 sources = [layouts[o] for o in operator.inputs if o in layouts]
-                layout = "channels_last" if "channels_last" in sources else "contiguous"
+                is_image = Layout.CHANNELS_LAST in sources
+                layout = Layout.CHANNELS_LAST if is_image else Layout.CONTIGUOUS
             for operand in operator.outputs:
                 rank = getattr(self.specs.get(operand), "rank", 0)
-                layouts[operand] = layout if rank == 4 else "contiguous"
+                layouts[operand] = layout if rank == 4 else Layout.CONTIGUOUS
         return layouts
 
     # -- bind ------------------------------------------------------------------------------
@@ -304,7 +306,7 @@ class Planner:
             for operand in operator.outputs:  # no elements, nothing to do
                 spec = self.specs[operand]
                 target = self.targets.get(operand)
-                self.define(operand, target or self.allocate(spec.shape, spec.dtype, "contiguous"))
+                self.define(operand, target or self.allocate(spec.shape, spec.dtype))
         else:
             arguments = resolve(operator, record, self.values, attributes)
             arguments.n_outputs = len(operator.outputs)
@@ -331,7 +333,7 @@ class Planner:
             return spec
         if spec.is_constant:
             return self.constant_view(spec)
-        return self.allocate(spec.shape, spec.dtype, "contiguous", kind=BufferKind.INPUT)
+        return self.allocate(spec.shape, spec.dtype, kind=BufferKind.INPUT)
 
     def define(self, operand: Operand, value: Any) -> None:
         self.values[operand] = value
@@ -378,17 +380,18 @@ class Planner:
         return outputs
 
     def allocate_output(self, spec: TensorSpec | TensorView) -> TensorView:
-        return self.allocate(spec.shape, spec.dtype, "contiguous", kind=BufferKind.OUTPUT)
+        return self.allocate(spec.shape, spec.dtype, kind=BufferKind.OUTPUT)
 
     def allocate(
-        self, shape: Sequence[int], dtype: Any, layout: str, kind: BufferKind = BufferKind.ARENA
-    ) -> TensorView:
+        self, shape: Sequence[int], dtype: Any, layout: str = Layout.CONTIGUOUS,
+        kind: BufferKind = BufferKind.ARENA,
+    ) -> TensorView:  # fmt: skip
         n_elements = math.prod(shape)
-        if layout == "channels_last":
+        if layout == Layout.CHANNELS_LAST:
             row_stride = padded_row(shape[1])
             strides = channels_last_strides(shape, row_stride)
             n_elements = n_elements // max(shape[1], 1) * row_stride
-        elif layout == "padded_rows":
+        elif layout == Layout.PADDED_ROWS:
             row_stride = padded_row(shape[-1])
             strides = (*contiguous_strides((*shape[:-1], row_stride))[:-1], 1)
             n_elements = n_elements // max(shape[-1], 1) * row_stride

@@ -1,1 +1,1 @@
-"""What every record is made of: schema, registry, binder, epilogue."""
+"""What every record builds on: schema, registry, binder, epilogue."""

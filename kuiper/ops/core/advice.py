@@ -1,4 +1,4 @@
-"""What kuiper has no record for: why, and what comes nearest."""
+"""Advice on operator types without a record: the reason, a remedy, or similar types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kuiper.ops.core.record import registered_types
 
 __all__ = ["STAYS_OUT", "advice"]
 
-# Types, or beginnings of types that end in a star, with the reason and what to do.
+# Types, or prefixes that end in a star; the reason; the remedy.
 STAYS_OUT: tuple[tuple[str, str, str], ...] = (
     (
         "nn.quantized.Conv2d nn.quantized.Linear nn.quantized.cat nn.intrinsic.quantized.*",
@@ -43,7 +43,7 @@ STAYS_OUT: tuple[tuple[str, str, str], ...] = (
         "aten::geometric aten::cauchy aten::log_normal aten::random aten::uniform "
         "aten::fractional_max_pool2d aten::fractional_max_pool3d aten::rrelu_with_noise "
         "aten::rrelu aten::randint aten::randint_like aten::randperm",
-        "random choices, which no two runtimes would make alike",
+        "random choices, which differ between runtimes",
         "export in eval mode, or give the random numbers to the model as an input",
     ),
     (
@@ -73,14 +73,14 @@ STAYS_OUT: tuple[tuple[str, str, str], ...] = (
         "aten::_unsafe_masked_index aten::_unsafe_masked_index_put_accumulate aten::_chunk_cat "
         "aten::native_dropout_backward aten::segment_reduce aten::hash_tensor "
         "aten::new_empty_strided aten::empty_strided aten::empty_permuted aten::resize_as",
-        "what PyTorch's own functions call inside; no traced module calls it by this name",
+        "an internal function of PyTorch; no traced module calls it by this name",
         "call the public function, such as F.layer_norm",
     ),
     (
         "prim::Constant prim::NumToTensor aten::Int aten::ScalarImplicit aten::size Tensor.size "
         "aten::add aten::sub aten::rsub aten::mul aten::div aten::floor_divide aten::remainder "
         "aten::pow aten::neg aten::abs aten::sqrt aten::exp aten::log",
-        "raw TorchScript, which pnnx makes expressions and literal arguments of",
+        "raw TorchScript, which pnnx converts to expressions and literal arguments",
         "export with the default optlevel=2",
     ),
 )
@@ -96,17 +96,16 @@ for _types, _reason, _remedy in STAYS_OUT:
 
 
 def advice(type: str) -> str:
-    """Return what to do about a type without a record: a remedy, or what comes nearest to it.
+    """Return advice on a type without a record: a remedy, or the names of similar types.
 
     Parameters
     ----------
     type : str
-        An operator type that has no record.
 
     Returns
     -------
     str
-        Empty where nothing comes near.
+        Empty if no type is similar.
     """
     if type in _EXACT:
         return _EXACT[type]
@@ -123,5 +122,5 @@ def advice(type: str) -> str:
 
 
 def _plain(type: str) -> str:
-    """Return the last word of a type without underscores, lower case, so that spellings meet."""
+    """Return the last word of a type in lower case and without underscores."""
     return re.split(r"\.|::", type)[-1].replace("_", "").lower()

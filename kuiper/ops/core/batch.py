@@ -1,17 +1,18 @@
-"""How operators carry the batch: the named rules of `Record.batch`, and what a rule works with.
+"""Batch rules: how operators carry the batch axis from their inputs to their outputs.
 
-The batch is one axis of a model's input along which everything is independent: a batch of eight
-gives what eight runs give.  Inside a graph it may share an axis with others (the windows of Swin,
-the heads of an attention), always in the same form: an axis of extent ``outer * batch * inner``.
+The batch is an axis of a model's input whose members are independent: a batch of eight gives the
+results of eight runs.  Inside a graph it may share an axis with others (the windows of Swin, the
+heads of an attention), always in the same form: an axis of extent ``outer * batch * inner``.
 
-A rule answers for one operator: given the batch axes of its inputs, does it compute the same
-function for each member of the batch, and which axis of its outputs holds the batch?  It raises
-:class:`MembersMeet` if members would meet.  A constant takes part for every member; if its shape
-counts the members it has to be repeated, which the rule requests with :meth:`TracedCall.spread`.
+Given the batch axes of an operator's inputs, a rule tells whether the operator computes the same
+function for each member, and returns the batch axes of its outputs.  It raises
+:class:`MembersMeet` if the operator mixes members.  A constant serves all members; if its shape
+depends on their number it has to be repeated, which the rule requests with
+:meth:`TracedCall.spread`.
 
-A rule that several families share is a function here, and their records name it; the rule of one
-family is a method `batch` of its record.  Nothing here is imported before a model runs with
-another batch than it was exported with.
+A rule that several families share is a function of this module, named by their records; the rule
+of one family is a method `batch` of its record.  This module is imported only when a model runs
+with another batch size than it was exported for.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ class BatchAxis(NamedTuple):
 
 
 class Lost:
-    """Stands for the batch axis of a tensor that has members in it, but not along one axis."""
+    """The batch axis of a value that holds all members, but not along one axis, such as a tuple."""
 
 
 class MembersMeet(Exception):
-    """The members of the batch would meet in this operator."""
+    """The operator mixes members of the batch."""
 
 
 Found: TypeAlias = "BatchAxis | type[Lost] | None"
@@ -48,7 +49,7 @@ Rule: TypeAlias = "Callable[[TracedCall], Found | Sequence[Found]]"
 
 
 class TracedCall:
-    """One operator with its arguments at the traced shapes, as a rule sees it.
+    """An operator with its arguments at the traced shapes: the input of a rule.
 
     Attributes
     ----------
@@ -59,12 +60,12 @@ class TracedCall:
         The batch at export.
     outputs : list of (TensorSpec or StaticValue)
     repeats : list of (TensorSpec, int)
-        Constants to repeat, and along which axis.
+        Constants to repeat, each with the axis.
     rewrites : dict of str to (tuple, int)
         Parameters with an item that is the extent of the output's batch axis: (value, index).
     as_groups : bool
-        Whether it is a convolution with filters of each member, which runs as one image with the
-        channels of all members side by side and as many times the groups.
+        Whether it is a convolution whose members have different filters; it runs as one image with
+        the channels of all members side by side, and the groups multiplied by the batch.
     """
 
     at = BatchAxis
@@ -88,7 +89,7 @@ class TracedCall:
 
     @property
     def tensors(self) -> list[TensorSpec]:
-        """The tensors among the arguments, and in lists among them, in order."""
+        """The tensors among the arguments and their lists, in order."""
         found = []
         for value in vars(self.a).values():
             items = value if isinstance(value, tuple | list) else (value,)
@@ -96,11 +97,11 @@ class TracedCall:
         return found
 
     def batch_of(self, spec: Any) -> BatchAxis | None:
-        """Return the batch axis of an argument; None for one that all members share."""
+        """Return the batch axis of an argument; None if all members share it."""
         return self._axes.get(id(spec)) if isinstance(spec, TensorSpec) else None
 
     def first_batch(self, *specs: Any) -> BatchAxis:
-        """Return the batch axis of the first argument that has one; one of them must."""
+        """Return the batch axis of the first argument with one; raise MembersMeet without any."""
         for spec in specs:
             batch = self.batch_of(spec)
             if batch is not None:
@@ -131,14 +132,14 @@ class TracedCall:
         if self.batch_of(spec) is not None:
             self.require(self.batch_of(spec) == batch)
             return
-        # Repeated as a whole, it has the batch outermost.  A weight of the operator stays.
+        # A repeated constant has the batch outermost.  Weights of the operator cannot be repeated.
         self.require(self.traced == 1 and batch.outer == 1 and extent == batch.inner)
         self.require(id(spec) in self._inputs)
         if all(spec is not other for other, _ in self.repeats):
             self.repeats.append((spec, batch.axis))
 
     def broadcast(self, specs: Sequence[TensorSpec], rank: int, last_axes: int = 0) -> BatchAxis:
-        """Return the batch axis after broadcasting, which is none of the `last_axes` last ones."""
+        """Return the batch axis after broadcasting; it must precede the last `last_axes` axes."""
         found = {(s.rank - b.axis, b.outer, b.inner) for s in specs if (b := self.batch_of(s))}
         self.require(len(found) == 1)
         from_end, outer, inner = found.pop()
@@ -150,11 +151,11 @@ class TracedCall:
         return BatchAxis(rank - from_end, outer, inner)
 
     def samples(self, is_batched: bool) -> list[BatchAxis]:
-        """Apply the rule :func:`samples` to an operator with ranks of its own."""
+        """Apply the rule :func:`samples`; `is_batched` tells whether axis 0 is the batch."""
         return samples(self, is_batched)
 
     def reshaped_axes(self, spec: TensorSpec, batch: BatchAxis, shape: Any) -> list[BatchAxis]:
-        """Return every axis that may hold the batch in another shape, likely ones first."""
+        """Return all axes that may hold the batch in another shape, likely ones first."""
         return reshaped_axes(spec, batch, shape, self.traced)
 
     def dims(self) -> list[int]:
@@ -173,24 +174,24 @@ class TracedCall:
 
 
 def elementwise(c: TracedCall) -> BatchAxis:
-    """A function of the elements of all tensors, broadcast."""
+    """Compute each element from the broadcast elements of all tensors."""
     return c.broadcast(c.tensors, c.outputs[0].rank)
 
 
 def like_input(c: TracedCall) -> BatchAxis | None:
-    """The output has the batch axis of the input; of other tensors only shape or dtype count."""
+    """Keep the batch axis of the input; only shapes and dtypes of other tensors matter."""
     return c.batch_of(c.a.input)
 
 
 def shared(c: TracedCall) -> None:
-    """No number of the input gets into the output, and neither does its shape."""
+    """Depend neither on values nor on the shape of the input."""
 
 
 def samples(c: TracedCall, is_batched: bool | None = None) -> list[BatchAxis]:
-    """Samples along the first axis, each with its channels and pixels; other tensors are shared.
+    """Process each sample (axis 0) with its channels and pixels; other tensors are shared.
 
-    Whether the input has a first axis beside these follows from the number of spatial axes in the
-    name of the type, unless `is_batched` says it.
+    Unless `is_batched` is given, the number of spatial axes in the name of the type tells whether
+    the input has a batch axis.
     """
     batch, rank = c.first_batch(c.a.input), c.a.input.rank
     c.require_shared(*(spec for spec in c.tensors if spec is not c.a.input))
@@ -203,7 +204,7 @@ def samples(c: TracedCall, is_batched: bool | None = None) -> list[BatchAxis]:
 
 
 def convolution(c: TracedCall) -> Any:
-    """The same filters for all members or, as in StyleGAN, filters of each member."""
+    """Convolve with the same filters for all members or, as in StyleGAN, one set per member."""
     a = c.a
     filters = c.batch_of(a.weight)
     if filters is None:
@@ -218,19 +219,19 @@ def convolution(c: TracedCall) -> Any:
     if isinstance(a.bias, TensorSpec):
         c.spread(a.bias, BatchAxis(0, 1, channels))
     c.as_groups = True
-    # With one member the file has no reshape that would make images of the channels.
+    # An export with one member has no reshape from channels to images.
     return BatchAxis(0) if c.traced == 1 else side_by_side._replace(inner=channels)
 
 
 def along_axes(c: TracedCall) -> list[BatchAxis]:
-    """Work along the given axes, each line across them by itself."""
+    """Process each line along the given axes separately."""
     batch = c.first_batch(c.a.input)
     c.require(batch.axis not in c.dims())
     return [batch] * len(c.outputs)
 
 
 def reduction(c: TracedCall) -> list[BatchAxis]:
-    """As :func:`along_axes`; the axes are gone afterwards unless `keepdim` is set."""
+    """Like :func:`along_axes`, but drop the axes unless `keepdim` is set."""
     batch, dims = c.first_batch(c.a.input), c.dims()
     c.require(batch.axis not in dims and len(dims) > 0)
     gone = 0 if getattr(c.a, "keepdim", False) else sum(d < batch.axis for d in dims)
@@ -238,7 +239,7 @@ def reduction(c: TracedCall) -> list[BatchAxis]:
 
 
 def last_two_axes(c: TracedCall) -> BatchAxis:
-    """Work on the matrices of the last two axes, each by itself."""
+    """Process each matrix of the last two axes separately."""
     batch = c.first_batch(c.a.input)
     c.require(batch.axis < c.a.input.rank - 2)
     return batch
@@ -247,10 +248,10 @@ def last_two_axes(c: TracedCall) -> BatchAxis:
 def reshaped_axes(
     spec: TensorSpec, batch: BatchAxis, shape: tuple[int, ...], traced: int
 ) -> list[BatchAxis]:
-    """Return every axis that may hold the batch in another shape, likely ones first.
+    """Return all axes that may hold the batch in another shape, likely ones first.
 
     Elements keep their order, so the batch keeps its stride: the product of the extents after it.
-    An extent of 1 beside it leaves a choice.
+    Adjacent extents of 1 make the axis ambiguous.
     """
     stride = batch.inner * math.prod(spec.shape[batch.axis + 1 :])
     found = []
@@ -261,7 +262,7 @@ def reshaped_axes(
         inner, rest = stride // after, extent // traced
         if inner and rest % inner == 0:
             found.append(BatchAxis(axis, rest // inner, inner))
-    # An axis of its own, then the slowest part of one.
+    # A separate axis first, then the slowest part of an axis.
     return sorted(found, key=lambda b: (b.outer * b.inner != 1, b.outer != 1, b.axis))
 
 
@@ -281,9 +282,9 @@ RULES: dict[str, Rule] = {
 
 
 def batch_rule(record: type[Record[Any]] | None) -> Rule | None:
-    """Return the rule of a record; None if there is none, or if it is a reshape.
+    """Return the rule of a record; None if it has none or is a reshape.
 
-    A reshape whose shape the file spells out leaves a choice, so the search decides on it.
+    A reshape to a literal shape is ambiguous, so the search decides on it.
     """
     batch = None if record is None else record.batch
     if batch is None or isinstance(batch, NoBatchRule) or batch == "reshape":

@@ -1,4 +1,4 @@
-"""What a record's `bind` works with, as a type: the planner is on a higher floor."""
+"""The interface that a record's `bind` works with; the planner implements it on a higher floor."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:  # every record imports this module
     from kuiper.ir import Operator, PostOp
     from kuiper.ir.view import TensorSpec, TensorView
 
-__all__ = ["Binder", "Layout"]
+__all__ = ["Binder", "OutputLayout"]
 
 
-# A word, the order of axes from the slowest, or a value whose order of axes to follow.
-Layout: TypeAlias = "str | Sequence[int] | TensorView"
+# A `Layout`, the order of axes from the slowest, or a view whose order of axes to follow.
+OutputLayout: TypeAlias = "str | Sequence[int] | TensorView"
 
 
 class Binder(Protocol):
@@ -46,7 +46,7 @@ class Binder(Protocol):
     def channels_last(self, value: TensorView) -> TensorView: ...
     def padded_rows(self, value: TensorView) -> TensorView: ...
     def output(
-        self, index: int = 0, layout: Layout = "contiguous", reuse: TensorView | None = None
+        self, index: int = 0, layout: OutputLayout = ..., reuse: TensorView | None = None
     ) -> TensorView: ...
     def alias(self, value: TensorView, index: int = 0) -> None: ...
     def static(self, value: Any, index: int = 0) -> None: ...
@@ -59,7 +59,7 @@ class Binder(Protocol):
     def scratch(self, n_bytes: int) -> TensorView: ...
     def context_state(self, n_bytes: int) -> TensorView: ...
     def temporary(
-        self, shape: Sequence[int], dtype: Any = np.float32, layout: str = "contiguous"
+        self, shape: Sequence[int], dtype: Any = np.float32, layout: str = ...
     ) -> TensorView: ...
     def copy(self, source: TensorView, target: TensorView) -> None: ...
     def step(self, step: Any) -> None: ...

@@ -1,4 +1,4 @@
-"""Operators of the user's own: :func:`operator` makes a record of a function over numpy arrays."""
+"""User-defined operators: :func:`operator` makes a record of a function of numpy arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def operator(
     type: str, n_outputs: int = 1, *, data_dependent: bool = False
 ) -> Callable[[Function], Function]:
-    """Teach kuiper an operator of your own, written with numpy.
+    """Define an operator by a function of numpy arrays.
 
     Parameters
     ----------
@@ -29,18 +29,22 @@ def operator(
         The operator type in the ``.param`` file.
     n_outputs : int, default=1
     data_dependent : bool, default=False
-        Whether the shapes of its results depend on the values of its arguments.  What follows it
-        is planned while the model runs, for the shapes that came out.
+        Whether the shapes of its results depend on the values of its arguments.  The operators
+        after it are then planned while the model runs.
 
     Returns
     -------
     callable
         A decorator for a function ``f(*arrays, **params)`` that returns one array, or a tuple of
         `n_outputs`.  `params` are the literal parameters, the attributes and the inputs with a
-        keyword.  Arrays among the arguments must not be written to.  Unless it is data-dependent,
-        the function is also called on arrays of zeros while a plan is made, to learn what it
-        returns.  Whatever it raises comes out as the cause of an OperatorError that names the
-        operator.
+        keyword.  It must not write to its arguments.  Unless it is data-dependent, planning calls
+        the function on arrays of zeros to learn the shapes and types of its results.  An exception
+        that it raises is the cause of an OperatorError that names the operator.
+
+    Raises
+    ------
+    KuiperError
+        From the decorator, if kuiper has a record for the type.
 
     Examples
     --------
@@ -52,7 +56,7 @@ def operator(
 
     def register(function: Function) -> Function:
         class Custom(Record[T]):
-            __doc__ = function.__doc__ or f"An operator of the user's own: {type}."
+            __doc__ = function.__doc__ or f"A user-defined operator: {type}."
             inputs: list[Any] = Tensors()
             keywords: dict[str, Any] = field(_Keywords)()
             replaceable = True
@@ -76,10 +80,10 @@ def operator(
                 )
 
             def bind(self: Custom[TensorView], b: Binder) -> None:
-                if self.data_dependent:  # all that it depends on is known
+                if self.data_dependent:  # its inputs are known, and so are its results
                     for index in range(self.n_outputs):
                         constant = b.output_spec(index).constant
-                        assert constant is not None  # that is how it was inferred
+                        assert constant is not None  # `infer` has computed it
                         b.alias(b.constant(constant), index)
                     return
                 outputs = [b.output(i) for i in range(self.n_outputs)]
@@ -88,7 +92,7 @@ def operator(
                 b.python(call, tensors, outputs, quiet=False)
 
         Custom.data_dependent = data_dependent
-        record_or_none(type)  # so that a record of kuiper's own is there to be refused
+        record_or_none(type)  # imports a built-in record of this type, so that `record` refuses it
         record(type)(Custom)
         return function
 
@@ -96,7 +100,7 @@ def operator(
 
 
 class _Call:
-    """A call of a user's function, some of whose arguments are tensors.
+    """A call of a user's function; some of its arguments are tensors.
 
     Parameters
     ----------
@@ -105,12 +109,12 @@ class _Call:
     keywords : dict
         Its arguments, with TensorSpec or TensorView for tensors.
     label : str, optional
-        What errors name; where there is none, whoever calls adds it.
+        The operator's label for messages; without it, the caller adds one.
 
     Attributes
     ----------
     tensors : list of (TensorSpec or TensorView)
-        The tensors among the arguments, for which arrays come in when it is called.
+        The tensors among the arguments; calling it takes an array for each.
     """
 
     def __init__(
@@ -138,7 +142,7 @@ class _Call:
         named = {key: argument(value) for key, value in self.keywords.items()}
         try:
             return self.function(*positional, **named)
-        except OperatorError as error:  # one of our own kind keeps its type
+        except OperatorError as error:  # keep the type of kuiper's own errors
             raise type(error)(f"{where}{error}") from error
         except Exception as error:
             raise OperatorError(
@@ -151,7 +155,7 @@ class _Call:
         return all(tensor.is_constant for tensor in self.tensors)
 
     def examples(self) -> list[np.ndarray]:
-        """Return arrays to try the function on: zeros, or the values of constants."""
+        """Return arrays for a trial call: constants, and zeros for tensors not known yet."""
         return [
             np.zeros(t.shape, t.dtype) if t.constant is None else np.array(t.constant, t.dtype)
             for t in self.tensors
@@ -159,7 +163,7 @@ class _Call:
 
 
 class _Keywords(Argument):
-    """Everything with a keyword, for operators whose arguments are not declared."""
+    """All keyword arguments of an operator whose arguments are not declared, as a dict."""
 
     catches_all = True
 

@@ -1,7 +1,7 @@
-"""Post-ops: which of an operator's fused elementwise steps run where.
+"""Epilogues: the fused elementwise functions and the residual sum at the end of a product.
 
-A dense product ends ``y = post(pre(x @ w + bias) + residual)``, any part of which may be
-missing.  Clamps, and a residual sum that comes first, happen in the registers of the tile.
+A dense product computes ``y = post(pre(x @ w + bias) + residual)``; each of pre, post and residual
+is optional.  Clamps, and a residual without pre-activation, are applied in the tile's registers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INFINITY = float("inf")
 
 
 def _clamp(name: str, parameters: tuple[float, ...]) -> tuple[float, float] | None:
-    """Return the bounds of an activation that is a clamp: it costs nothing in registers."""
+    """Return the bounds of an activation that is a clamp, None for another function."""
     if name == "clamp":
         low, high = parameters
         return low, high
@@ -25,27 +25,22 @@ def _clamp(name: str, parameters: tuple[float, ...]) -> tuple[float, float] | No
 
 
 class Epilogue:
-    """What happens after the sum.
+    """The operations after the sum of products.
 
     Attributes
     ----------
     clamp : (float, float) or None
-        Applied in registers, after a residual that is summed there.
+        Applied in registers, after a residual that is added there.
     residual : TensorView or None
     ldr : int
+        The row stride of the residual.
     residual_in_tile : bool
+        Whether the residual is added in registers.
     pre_activation, post_activation : (int, float, float) or None
         Number and parameters of an elementwise function.
     """
 
-    __slots__ = (
-        "clamp",
-        "ldr",
-        "post_activation",
-        "pre_activation",
-        "residual",
-        "residual_in_tile",
-    )
+    __slots__ = "clamp", "ldr", "post_activation", "pre_activation", "residual", "residual_in_tile"
 
     def __init__(self) -> None:
         self.clamp: tuple[float, float] | None = None
@@ -56,7 +51,7 @@ class Epilogue:
         self.post_activation: tuple[int, float, float] | None = None
 
     def narrow(self, axis: int, start: int, length: int) -> Epilogue:
-        """Return the same for some images of the batch (axis 0) or some channels (1)."""
+        """Return the epilogue for a range of images (axis 0) or of channels (axis 1)."""
         epilogue = Epilogue()
         for name in self.__slots__:
             setattr(epilogue, name, getattr(self, name))
@@ -66,7 +61,7 @@ class Epilogue:
 
 
 def _function(name: str, parameters: tuple[float, ...]) -> tuple[int, float, float]:
-    from kuiper._kernels.elementwise import elementwise  # clamps, which most are, do without
+    from kuiper._kernels.elementwise import elementwise  # most epilogues are clamps, without it
 
     if name == "relu6":
         name, parameters = "clamp", (0.0, 6.0)
@@ -75,13 +70,13 @@ def _function(name: str, parameters: tuple[float, ...]) -> tuple[int, float, flo
 
 
 def make_epilogue(b: Binder, residual: TensorView | None) -> Epilogue | None:
-    """Return the post-ops of the operator being bound, None where it has none.
+    """Return the epilogue of the operator being bound, None if it has no post-ops.
 
     Parameters
     ----------
     b : Binder
     residual : TensorView or None
-        The other summand, in the layout of the output; see :func:`residual_view`.
+        The residual of a fused sum, in the layout of the output; see :func:`residual_view`.
     """
     if not b.post_ops:
         return None
@@ -94,7 +89,7 @@ def make_epilogue(b: Binder, residual: TensorView | None) -> Epilogue | None:
     if at == len(kinds):
         _put_last(epilogue, before[0])
         return epilogue
-    assert residual is not None  # whoever has a sum among the post-ops has its other summand
+    assert residual is not None  # an `add` post-op always has a residual
     epilogue.residual = residual
     epilogue.ldr = residual.row_stride if residual.rank == 4 else residual.strides[0]
     epilogue.residual_in_tile = not before
@@ -116,18 +111,18 @@ def _put_last(epilogue: Epilogue, activation: tuple[str, tuple[float, ...]]) -> 
 
 
 def activation_of(post: PostOp) -> tuple[str, tuple[float, ...]]:
-    """Return the function that a post-op applies, and its parameters."""
+    """Return the name and parameters of the function that a post-op applies."""
     return function_of(find_record(post.type)(**post.params))
 
 
 def activation_epilogue(name: str, parameters: tuple[float, ...]) -> Epilogue:
-    """Return what applies one function."""
+    """Return the epilogue that applies one function."""
     epilogue = Epilogue()
     _put_last(epilogue, (name, parameters))
     return epilogue
 
 
 def residual_view(b: Binder) -> TensorView | None:
-    """Return the other summand of a fused sum, None without one."""
+    """Return the residual of a fused sum, None without one."""
     slots = (post.slot for post in b.post_ops if post.type == "add")
     return next((b.operand_view(slot) for slot in slots if slot is not None), None)

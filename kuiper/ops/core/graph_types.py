@@ -1,4 +1,4 @@
-"""Operators that carry values about and compute nothing: constants, tuples, numbers of elements."""
+"""Operators without computation: constants, tuples, numbers of elements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.schema import AnyArgument, Known, StaticValue, Tensor, Tensors
@@ -21,7 +21,7 @@ __all__ = ["Constant", "TupleConstruct", "TupleUnpack"]
 class Constant(Record[T]):
     """A constant tensor.
 
-    Source: pnnx keeps parameters used outside modules, and folded sub-graphs, in this form.
+    Source: pnnx writes parameters used outside of modules, and folded sub-graphs, in this form.
     """
 
     batch = "shared"
@@ -40,10 +40,10 @@ def _items(values: Any) -> tuple[Any, ...]:
 
 @record("prim::TupleConstruct", "prim::ListConstruct")
 class TupleConstruct(Record[T]):
-    """A tuple of its inputs; a model with several results returns one."""
+    """A tuple of the inputs, such as the results of a model."""
 
     items: list[T] = Tensors()
-    layout = "view"
+    layout = Layout.VIEW
 
     def infer(self: TupleConstruct[TensorSpec]) -> StaticValue:
         return StaticValue(_items(self.items))
@@ -59,14 +59,17 @@ class TupleConstruct(Record[T]):
 
 @record("prim::TupleUnpack", "prim::ListUnpack")
 class TupleUnpack(Record[T]):
-    """The items of a tuple, one per output.
+    """The items of a tuple, one per output; a single tensor counts as a tuple of one.
 
-    A list of one tensor, such as chunks may be, is that tensor.
+    Raises
+    ------
+    ShapeError
+        If the number of items is not the number of outputs.
     """
 
-    batch = NoBatchRule("the axes of a tuple's members are not followed")
+    batch = NoBatchRule("the batch axes of a tuple's items are not tracked")
     input: Any = AnyArgument()
-    layout = "view"
+    layout = Layout.VIEW
 
     def _items(self: TupleUnpack[Known]) -> Sequence[Any]:
         return [self.input] if isinstance(self.input, TensorSpec | TensorView) else self.input

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import Buffer, BufferKind, TensorSpec, TensorView, channels_last_strides
+from kuiper.ir.view import Buffer, BufferKind, Layout, TensorSpec, TensorView, channels_last_strides
 from kuiper.ops.core.binder import Binder
 
 __all__ = ["check_image", "extents_of", "image_input", "image_output", "spatial_extents"]
@@ -60,7 +60,7 @@ def image_output(b: Binder, spatial: int, index: int = 0) -> TensorView:
     """Return the memory of an output as a channels-last image."""
     spec = b.output_spec(index)
     if spec.rank == 4 and spatial == 2:
-        return b.output(index, layout="channels_last")
+        return b.output(index, layout=Layout.CHANNELS_LAST)
     missing = spatial + 2 - spec.rank
     strides = channels_last_strides((1,) * missing + spec.shape)[missing:]
     like = TensorView(Buffer(-1, 0, BufferKind.ARENA), spec.shape, strides, 0, spec.dtype)

@@ -1,8 +1,8 @@
 """Operators that run as one call of numpy between the compiled steps.
 
-These are the rare ones, and those whose dtypes have no kernels.  Such a record says what comes
-out (`result`) and how it is computed (`compute`); the rest is the same for all.  Where the values
-of its tensors are known while planning, so are those of the result, and no step is left.
+They are rare operators, and those whose dtypes have no kernels.  Such a record has two methods,
+`result` for shapes and `compute` for values; its base does the rest.  If all tensors are known
+while planning, so is the result, and no step is left.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-# Results that are known while planning are kept as long as the plan.
+# Limits a result that is known while planning, since it lives as long as the plan.
 MAX_CONSTANT_BYTES = 1 << 31
 
 
@@ -46,9 +46,9 @@ class NumpyRecord(Record[T]):
     """Base of the records whose operators numpy computes.
 
     A subclass has two methods.  ``result()`` returns a spec, or a tuple of them, as `infer` does.
-    ``compute()``, called with arrays for the tensors, returns an array, or a tuple of them; their
-    dtypes need only be castable to those of `result`.  What it raises as ShapeError is about
-    values: an index that is out of range.
+    ``compute()``, called with arrays for the tensors, returns an array, or a tuple of them, which
+    are cast to the dtypes of `result`; it raises ShapeError for values such as an index that is
+    out of range.
     """
 
     runs_in_numpy = True
@@ -61,7 +61,7 @@ class NumpyRecord(Record[T]):
         raise NotImplementedError
 
     def is_known(self: NumpyRecord[TensorSpec]) -> bool:
-        """Tell whether the result can be computed now."""
+        """Whether the result can be computed while planning."""
         return all(tensor.is_constant for tensor in _tensors(self))
 
     def infer(self: NumpyRecord[TensorSpec]) -> Any:
@@ -82,7 +82,7 @@ class NumpyRecord(Record[T]):
         constants = [b.output_spec(index).constant for index in range(self.n_outputs)]
         if constants and constants[0] is not None:
             for index, constant in enumerate(constants):
-                assert constant is not None  # all of them are known, or none
+                assert constant is not None  # all are known, or none
                 b.alias(b.constant(constant), index)
             return
         label = b.operator.label
@@ -99,10 +99,10 @@ class NumpyRecord(Record[T]):
 
 
 class KernelRecord(NumpyRecord[T]):
-    """Base of the records whose operators have a kernel, and numpy for what is known ahead.
+    """Base of the records whose operators have a kernel; numpy computes only constant results.
 
-    A subclass has ``steps(b)``, which is `bind` where the result is not known while planning.
-    It may call ``self.in_numpy(b)`` for what the kernel does not do.
+    A subclass has ``steps(b)``, which is `bind` for a result that is not known while planning.  It
+    may call ``self.in_numpy(b)`` for arguments that the kernel does not support.
     """
 
     runs_in_numpy = False
@@ -122,9 +122,9 @@ class KernelRecord(NumpyRecord[T]):
 
 
 class DataDependent(NumpyRecord[T]):
-    """Base of the records whose results have a shape that only their values tell.
+    """Base of the records whose results have shapes that depend on values.
 
-    A subclass has ``compute()``; the arrays that it returns are the results as they are.
+    A subclass has ``compute()``, which returns the results.
     """
 
     data_dependent = True
@@ -137,17 +137,17 @@ class DataDependent(NumpyRecord[T]):
 
 
 class Schemas(Record[T]):
-    """Base of the records of operators that have several schemas and only positional arguments.
+    """Base of the records of operators with several schemas and only positional arguments.
 
-    `overloads` lists the arguments of each; the first that the inputs fit is meant.  The names of
-    all are attributes of what `read` returns.
+    `overloads` lists the arguments of each schema; the first one that fits the inputs applies.  The
+    record that `read` returns has its arguments as attributes.
     """
 
     inputs: list[Any] = Tensors()
     overloads: ClassVar[tuple[tuple[Argument, ...], ...]] = ()
 
     def read(self) -> Self:
-        """Return the same operator with its arguments by name."""
+        """Return the operator with named arguments, or raise ShapeError or ValuesNeeded."""
         waiting = None
         for arguments in self.overloads:
             try:
@@ -166,7 +166,7 @@ class Schemas(Record[T]):
 
 
 class Overloaded(Schemas[T], NumpyRecord[T]):
-    """Base of the records of such operators."""
+    """Base of the numpy records with several schemas."""
 
     def infer(self: Overloaded[TensorSpec]) -> Any:
         return super(Overloaded, self.read()).infer()
@@ -176,7 +176,7 @@ class Overloaded(Schemas[T], NumpyRecord[T]):
 
 
 def broadcast(*operands: Any) -> tuple[int, ...]:
-    """Return the shape of tensors and numbers together, or raise ShapeError."""
+    """Return the broadcast shape of tensors and numbers, or raise ShapeError."""
     shapes = [operand.shape for operand in operands if hasattr(operand, "shape")]
     try:
         return np.broadcast_shapes(*shapes)
@@ -186,7 +186,7 @@ def broadcast(*operands: Any) -> tuple[int, ...]:
 
 
 def checked_index(index: np.ndarray, extent: int, negative: bool = False) -> np.ndarray:
-    """Return an array of indices, or raise ShapeError if one lies outside an axis."""
+    """Return an array of indices, or raise ShapeError if one exceeds the axis."""
     lowest = -extent if negative else 0
     if index.size and not (lowest <= index.min() and index.max() < extent):
         wrong = index[(index < lowest) | (index >= extent)].flat[0]
@@ -195,11 +195,10 @@ def checked_index(index: np.ndarray, extent: int, negative: bool = False) -> np.
 
 
 def convert(array: np.ndarray | complex, dtype: np.dtype) -> np.ndarray:
-    """Return an array or number in another dtype as PyTorch converts it.
+    """Return an array or number converted to another dtype as in PyTorch.
 
-    Floats are cut off towards zero, and small integers take the low bits of large ones; what no
-    integer of 32 or 64 bits can hold becomes the least one.  Of complex numbers the imaginary part
-    is dropped.
+    Floats are truncated towards zero; a float that no integer of 32 or 64 bits holds becomes the
+    least one.  Integers wrap.  Complex numbers lose their imaginary part.
     """
     if is_number(array) and dtype.kind in "iu" and isinstance(array, int):
         if not -(1 << 63) <= array < 1 << 63:
@@ -216,9 +215,9 @@ def convert(array: np.ndarray | complex, dtype: np.dtype) -> np.ndarray:
 
 
 def _whole(array: np.ndarray, dtype: type[np.signedinteger]) -> np.ndarray:
-    """Return floats as integers, NaN and what is too large as the least one."""
+    """Return floats as integers; NaN and numbers out of range become the least integer."""
     least = np.iinfo(dtype).min
-    # The least integer is a power of two, which floats hold exactly.
+    # The least integer is a power of two, so floats hold it exactly.
     fits = (array >= least) & (array < -float(least))
     return np.where(fits, array, 0).astype(dtype) + np.where(fits, 0, least).astype(dtype)
 
@@ -230,7 +229,7 @@ def _run(operator: NumpyRecord[np.ndarray]) -> tuple[np.ndarray, ...]:
     except (ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
         if isinstance(error, ShapeError):
             raise
-        # What numpy itself says of values that it cannot take.
+        # numpy's own message about values that it does not accept
         raise ShapeError(str(error)) from error
     return results if isinstance(results, tuple) else (results,)
 
@@ -258,7 +257,7 @@ def _replaced(item: Any, function: Callable[..., Any]) -> Any:
 
 
 def _known_array(spec: TensorSpec) -> np.ndarray | TensorSpec:
-    """Return the values of a tensor; half precision is widened, as `spec` says."""
+    """Return the values of a tensor in the spec's dtype, which widens half precision."""
     return np.asarray(spec.constant, spec.dtype) if spec.is_constant else spec
 
 
@@ -270,7 +269,7 @@ def _stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 
 def mean(x: np.ndarray, axis: Any = None, keepdims: bool = False) -> np.ndarray:
-    """Return the mean over axes, NaN over no elements, without numpy's warning about those."""
+    """Return the mean over axes; NaN over no elements, without numpy's warning."""
     if _n_reduced(x, axis) == 0:
         return np.full(np.sum(x, axis=axis, keepdims=keepdims).shape, np.nan, x.dtype)
     return np.mean(x, axis=axis, keepdims=keepdims)
@@ -279,7 +278,7 @@ def mean(x: np.ndarray, axis: Any = None, keepdims: bool = False) -> np.ndarray:
 def variance(
     x: np.ndarray, axis: Any = None, keepdims: bool = False, ddof: float = 0.0
 ) -> np.ndarray:
-    """Return the variance over axes; over no more than `ddof` elements it is NaN or infinite."""
+    """Return the variance over axes; over `ddof` elements or fewer it is NaN or infinite."""
     count = _n_reduced(x, axis)
     if count == 0:
         return mean(x, axis, keepdims)
@@ -292,11 +291,11 @@ def variance(
 def deviation(
     x: np.ndarray, axis: Any = None, keepdims: bool = False, ddof: float = 0.0
 ) -> np.ndarray:
-    """Return the root of the variance."""
+    """Return the standard deviation over axes."""
     return np.sqrt(variance(x, axis, keepdims, ddof))
 
 
 def _n_reduced(x: np.ndarray, axis: Any) -> int:
-    """Return how many elements are reduced to one."""
+    """Return the number of elements that are reduced to one."""
     axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     return math.prod(x.shape[n] for n in axes)

@@ -1,8 +1,8 @@
-"""The registry of operator records.
+"""Operator records and their registry.
 
-A record is a class that holds everything kuiper knows of an operator: its PyTorch names, its
-arguments, how shapes follow from shapes (`infer`) and how it becomes steps (`bind`).  Nothing else
-needs an edit when one is added.
+A record is a class that holds all that kuiper knows of an operator: its PyTorch names, its
+arguments, the inference of shapes (`infer`), the binding to steps (`bind`) and the batch rule.  To
+add an operator is to add a record; nothing else needs an edit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from kuiper.errors import KuiperError
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.schema import Argument
 from kuiper.ops.core.type_index import MODULES
@@ -43,68 +43,67 @@ T = TypeVar("T", covariant=True)
 
 
 class NoBatchRule(str):
-    """Says why an operator has no batch rule: as a rule, because members meet in it."""
+    """The reason why an operator has no batch rule: usually, it mixes members of the batch."""
 
     __slots__ = ()
 
 
 class Record(Generic[T]):
-    """What kuiper knows of one operator; an instance is an operator of a graph with its arguments.
+    """All that kuiper knows of an operator; an instance holds the arguments of one in a graph.
 
     A subclass declares the arguments as fields, in the order of PyTorch's schema::
 
         input: T = Tensor()
         dim: int = Int(-1)
 
-    T is what stands for tensors: :class:`~kuiper.ir.view.TensorSpec` while shapes are inferred,
-    :class:`~kuiper.ir.view.TensorView` while steps are bound, arrays where numpy computes the
-    result. A record inherits the arguments of its base; they come first, or last if it says ``class
-    Sub(Base, ahead=True)``.  One that it sets to a plain value is no argument of it any more.
+    T is the type of tensors: :class:`~kuiper.ir.view.TensorSpec` while shapes are inferred,
+    :class:`~kuiper.ir.view.TensorView` while steps are bound, arrays while numpy computes the
+    result.  A record inherits the arguments of its base; they come first, or last after ``class
+    Sub(Base, ahead=True)``.  An argument that a subclass sets to a plain value is removed.
 
     Attributes
     ----------
     types : tuple of str
-        All names under which files hold it.
+        All type names of the operator in files.
     arguments : tuple of Argument
-        The declared ones.
     n_outputs : int
-        How many outputs the operator has in the graph.
+        The number of the operator's outputs in the graph.
     activation : callable or None
         ``activation()`` -> (name, (p0, p1)) of the elementwise function, for an operator that is
         one function of one tensor; passes fuse such operators into their producer.
     layout : str
-        The layout of the outputs: ``"channels_last"``, ``"contiguous"``, ``"like"`` (follows the
-        first input) or ``"view"``.
+        The layout of the outputs, a constant of :class:`~kuiper.ir.view.Layout`.
     post_ops : bool
-        Whether `bind` honours ``operator.post_ops``.
+        Whether `bind` applies ``operator.post_ops``.
     identity : bool
-        Whether the operator hands its first input on; a pass takes it out.
+        Whether the output is the first input; a pass removes such operators.
     is_pure : bool
-        Whether equal inputs give equal outputs and nothing else happens, so that a pass may compute
-        it ahead or only once.
+        Whether equal inputs give equal outputs without side effects, so that a pass may fold the
+        operator or merge equal ones.
     replaceable : bool
-        Whether another record may take its types over: those of users, who define one again.
+        Whether another record may replace it: true for records of users, who redefine them.
     runs_in_numpy : bool
         Whether it is a call of numpy between the compiled steps.
     is_folded : bool
-        Whether its result is always known while planning, so that it is no step at all.
+        Whether its result is always known while planning, so that no step is left.
     data_dependent : bool
-        Whether the shapes of its outputs may depend on values that a model computes; where they
-        do, `infer` raises :class:`~kuiper.ops.core.schema.ValuesNeeded` and the graph is cut there.
+        Whether the shapes of its outputs may depend on values that a model computes; then `infer`
+        raises :class:`~kuiper.ops.core.schema.ValuesNeeded` and the planner cuts the graph.
     joined_axis : callable or None
-        ``joined_axis()``: the axis along which the output holds the inputs side by side, for a
-        record that looks where its inputs lie; the planner has them computed in the output then.
+        ``joined_axis()``: the axis along which the output concatenates the inputs, for a record
+        that copies only inputs that are not in the output yet; the planner lets producers write
+        into it.
     batch : str, NoBatchRule or callable
-        How the batch goes through: the name of a rule of :mod:`kuiper.ops.core.batch`, a rule
-        ``batch(call)`` of its own, or why there is none.
+        The batch rule: the name of a rule in :mod:`kuiper.ops.core.batch`, a method
+        ``batch(call)``, or the reason why there is none.
     internal : bool
-        Whether passes alone make such operators; in a file the type is as good as unknown.
+        Whether only passes make such operators; in a file the type counts as unknown.
     """
 
     arguments: tuple[Argument, ...] = ()
     n_outputs: int = 1
     activation: Callable[..., Any] | None = None
-    layout = "contiguous"
+    layout = Layout.CONTIGUOUS
     post_ops = False
     identity = False
     is_pure = True
@@ -122,7 +121,7 @@ class Record(Generic[T]):
             return
         declared = [name for name, value in vars(cls).items() if isinstance(value, Argument)]
         own = {vars(cls)[name].name: vars(cls)[name] for name in declared}
-        for name in declared:  # a missing value must not be taken for its declaration
+        for name in declared:  # so that an unset argument is an error, not its declaration
             delattr(cls, name)
         base = {a.name: own.get(a.name, a) for a in cls.arguments if a.name not in vars(cls)}
         cls.arguments = tuple(({**own, **base} if ahead else {**base, **own}).values())
@@ -143,7 +142,10 @@ class Record(Generic[T]):
 
         An output that is no tensor is a :class:`~kuiper.ops.core.schema.StaticValue`.
 
-        Raises ShapeError with a text that starts after the operator's label.
+        Raises
+        ------
+        ShapeError
+            With a text that continues after the operator's label.
         """
         raise NotImplementedError
 
@@ -152,13 +154,13 @@ class Record(Generic[T]):
         raise NotImplementedError
 
 
-# What makes a record stands for it until somebody looks it up.
+# Maps a type to its record, or to a factory that the first lookup calls.
 _registry: dict[str, type[Record[Any]] | Callable[[], type[Record[Any]]]] = {}
 _making = _thread.RLock()
-_Class = type  # where `type` is that of an operator
-# The module below kuiper.ops that registers each operator type of kuiper's own.
+_Class = type  # parameters named `type` shadow the builtin
+# The module below kuiper.ops that registers each built-in operator type.
 _module_of = {name: module for module, names in MODULES.items() for name in names.split()}
-# The types that were looked up since their module was imported to its end.
+# The types looked up after their module was completely imported.
 _found: dict[str, type[Record[Any]]] = {}
 
 
@@ -184,10 +186,9 @@ def define_record(base: type[Record[Any]], type: str, summary: str, **members: A
 
 
 def record_later(types: Sequence[str], make: Callable[[], type[Record[Any]]]) -> None:
-    """Register a record class that is made when one of its types is looked up.
+    """Register a factory for a record class; the first lookup of one of its types calls it.
 
-    For tables of many, of which a model needs a few: to make all activations and poolings takes
-    0.6 ms.
+    For tables of which a model needs a few rows: making all activations and poolings takes 0.6 ms.
     """
 
     def make_once() -> type[Record[Any]]:
@@ -210,17 +211,17 @@ def _check_is_new(name: str) -> None:
 
 
 def record_or_none(type: str) -> type[Record[Any]] | None:
-    """Return the record for an operator type, None where kuiper does not know it.
+    """Return the record for an operator type, None for an unknown type.
 
-    Its module is imported on the first lookup, so a model pays for the modules that it uses.
+    The first lookup imports the module, so a model pays only for the modules that it uses.
     """
     record = _registry.get(type)
     found = _found.get(type)
     if found is not None and found is record:
         return found
     if type in _module_of:
-        # If another thread is importing the module, this waits until it has finished: a record is
-        # registered before the functions below it in its module exist.
+        # If another thread is importing the module, wait until it has finished: records are
+        # registered before the functions below them exist.
         import_module(f"kuiper.ops.{_module_of[type]}")
         record = _registry[type]
     elif record is None:
@@ -234,21 +235,21 @@ def record_or_none(type: str) -> type[Record[Any]] | None:
 
 
 def find_record(type: str) -> type[Record[Any]]:
-    """Return the record for the type of an operator whose graph was checked when it was loaded."""
+    """Return the record for a type that is known to have one: loading has checked the graph."""
     found = record_or_none(type)
     assert found is not None, type
     return found
 
 
 def function_of(operator: Record[Any]) -> tuple[str, tuple[float, ...]]:
-    """Return name and parameters of the elementwise function that an operator is known to be."""
+    """Return the name and parameters of the elementwise function that an operator computes."""
     assert operator.activation is not None, operator
     name, parameters = operator.activation()
     return name, parameters
 
 
 def registered_types() -> list[str]:
-    """Return every operator type that a file may hold and that has a record, sorted."""
+    """Return all operator types that have a record and may occur in files, sorted."""
     for module in MODULES:
         import_module(f"kuiper.ops.{module}")
     return sorted(

@@ -1,7 +1,7 @@
-"""Tensors seen as (outer, n, inner): the form in which kernels reduce one axis.
+"""Views of tensors as (outer, n, inner), the form in which kernels reduce one axis.
 
-Axes are taken in the order in which they lie in memory, so a reduction over the channels of a
-channels-last image, or over its pixels, reads memory as it comes and copies nothing.
+Axes are taken in memory order, so a reduction over the channels or the pixels of a channels-last
+image reads memory sequentially and copies nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["MAX_EXTENT", "as_rows", "bind_reduction", "lines_of", "memory_order"
 # Kernels that return indices or sort number the elements of a line with 32 bits.
 MAX_EXTENT = 1 << 31
 
-# What may be reduced some axes at a time, with what the results of the first ones are reduced.
+# The kinds that allow two passes over different axes, with the kind of the second pass.
 _AGAIN = {
     "sum": "sum",
     "mean": "mean",
@@ -32,13 +32,14 @@ _AGAIN = {
 
 
 def lines_of(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
-    """Return (outer, n, inner) of a tensor in C order, of which n is an axis; one of rank 0 has it.
+    """Return (outer, n, inner) of a tensor in C order; n is the extent of `axis`.
 
     Parameters
     ----------
     shape : sequence of int
+        A 0-d tensor counts as a vector of one element.
     axis : int
-        Negative ones count from the end.
+        Negative axes count from the end.
     """
     shape = shape or (1,)
     axis %= len(shape)
@@ -46,26 +47,25 @@ def lines_of(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
 
 
 def memory_order(value: TensorView) -> list[int]:
-    """Return the axes of a value, those with the largest strides first, extents of 1 in front."""
+    """Return the axes of a view by falling stride, after axes of extent 1."""
     return sorted(range(value.rank), key=lambda d: (value.shape[d] != 1, -value.strides[d], d))
 
 
 def as_rows(value: TensorView, order: Sequence[int], axes: Sequence[int]) -> TensorView | None:
-    """View a value as (outer, n, inner), n being the product of `axes`.
+    """View a tensor as (outer, n, inner); n is the product of the extents of `axes`.
 
     Parameters
     ----------
     value : TensorView
     order : sequence of int
-        In which order to take the axes of the value.
+        The axes from the outermost to the innermost.
     axes : sequence of int
-        Those that make n.
 
     Returns
     -------
     TensorView or None
-        None where `axes` are not neighbours in `order`, or strides do not allow the view, or the
-        elements of the last axis that counts are not adjacent.
+        None if `axes` are not consecutive in `order`, the strides do not allow the view, or the
+        elements of the innermost axis with more than one are not adjacent.
     """
     long = [d for d in order if value.shape[d] != 1]
     taken = [i for i, d in enumerate(long) if d in axes]
@@ -94,10 +94,10 @@ def bind_reduction(
     correction: float = 0.0,
     is_output: bool = True,
 ) -> TensorView:
-    """Add the step that reduces `axes` of a float32 value.
+    """Add the step that reduces `axes` of a float32 tensor.
 
-    Where other axes lie between those that are reduced, the last ones are reduced first; or, if the
-    kind does not allow that or the value lies otherwise, a copy has the reduced axes last.
+    If the axes are not consecutive in memory, the innermost ones are reduced first; if the kind or
+    the layout does not allow that, the step reduces a copy that has them last.
 
     Parameters
     ----------
@@ -109,14 +109,14 @@ def bind_reduction(
     kind : str
         A key of :data:`kuiper._kernels.rows.reduce.KINDS`.
     correction : float, default=0
-        Of a variance.
+        The correction of a variance.
     is_output : bool, default=True
-        Whether the result is the output of the operator; else it is a temporary.
+        Whether the result is the output of the operator, not a temporary.
 
     Returns
     -------
     TensorView
-        Its axes lie in the order of those of `x`.
+        The result; its axes are in the memory order of `x`.
     """
     order = memory_order(x)
     rows = as_rows(x, order, axes)
@@ -129,7 +129,7 @@ def bind_reduction(
         copy = b.temporary([x.shape[d] for d in order], x.dtype)
         b.copy(x.permute(order), copy)
         rows = as_rows(copy, range(x.rank), range(x.rank - len(axes), x.rank))
-    assert rows is not None  # of a copy whose axes lie in this order
+    assert rows is not None  # the copy has its axes in this order
     kept = [d for d in order if d not in axes]
     shape = [1 if d in axes else n for d, n in enumerate(x.shape)]
     if keepdim:
@@ -143,7 +143,7 @@ def bind_reduction(
 
 
 def _last_ones(value: TensorView, order: Sequence[int], axes: Sequence[int]) -> list[int]:
-    """Return those of `axes` that nothing else follows in an order."""
+    """Return the axes of `axes` that end an order, apart from axes of extent 1."""
     last: list[int] = []
     for d in reversed([d for d in order if value.shape[d] != 1]):
         if d not in axes:
@@ -153,7 +153,7 @@ def _last_ones(value: TensorView, order: Sequence[int], axes: Sequence[int]) -> 
 
 
 def _in_order(b: Binder, shape: Sequence[int], order: Sequence[int], is_output: bool) -> TensorView:
-    """Return float32 memory whose axes lie in `order`."""
+    """Return float32 memory with its axes in `order`, from the slowest."""
     if not is_output:
         inverse = sorted(range(len(order)), key=order.__getitem__)
         return b.temporary([shape[d] for d in order]).permute(inverse)

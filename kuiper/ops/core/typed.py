@@ -1,4 +1,4 @@
-"""Programs of elementwise functions of any type, as records write them."""
+"""Programs of elementwise functions on elements of any type, and their construction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kuiper._kernels.elementwise.typed import TYPES, TypedStep, is_possible
 from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.functions import EXTENDED
 from kuiper.expression.promotion import is_number, result_dtype
-from kuiper.ir.view import BufferKind, TensorSpec, TensorView
+from kuiper.ir.view import BufferKind, Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import convert
 
@@ -29,14 +29,12 @@ FLOAT32 = np.dtype(np.float32)
 
 
 def has_kernels(*dtypes: np.dtype) -> bool:
-    """Tell whether elements of all these types have kernels: all real ones have."""
+    """Whether elements of all these types have kernels, as all real types do."""
     return all(dtype.name in TYPES for dtype in dtypes)
 
 
 class TypedProgram:
-    """A program while it is written.
-
-    Values are named by what `load` and `call` return.
+    """A program under construction; `load` and `call` return names of values.
 
     Parameters
     ----------
@@ -49,7 +47,7 @@ class TypedProgram:
         self.instructions: list[tuple[str, np.dtype, tuple[Any, ...]]] = []
 
     def load(self, operand: Any, dtype: np.dtype) -> tuple[str, int]:
-        """Take a number or tensor in a type; what is known is converted now."""
+        """Add an input: a number or tensor in a type.  A constant is converted at once."""
         if is_number(operand) or operand.constant is not None:
             operand = cast(self.b, operand, dtype)
         self.inputs.append((operand, dtype))
@@ -69,7 +67,7 @@ class TypedProgram:
 
     @property
     def is_possible(self) -> bool:
-        """Whether it is not too long for a step."""
+        """Whether it is short enough for a step."""
         return is_possible(len(self.inputs), self._numbered())
 
     def step(self, y: TensorView) -> TypedStep:
@@ -78,24 +76,24 @@ class TypedProgram:
         return TypedStep(inputs, self._numbered(), y)
 
     def finish(self) -> None:
-        """Bind output 0 to the last value; it lies like the first operand of its shape."""
+        """Bind output 0 to the last value, in the layout of the first operand of its shape."""
         shape = self.b.output_spec().shape
         whole = [
             v for v, _ in self.inputs if v.shape == shape and v.buffer.kind != BufferKind.CONSTANT
         ]
-        like = next((v for v in whole if not v.is_contiguous), "contiguous")
+        like = next((v for v in whole if not v.is_contiguous), Layout.CONTIGUOUS)
         self.b.step(self.step(self.b.output(layout=like)))
 
 
 def bind_function(b: Binder, name: str, dtype: np.dtype, operands: Sequence[Any]) -> None:
-    """Bind output 0 to a function of one or two numbers and tensors, computed in a type."""
+    """Bind output 0 to a function of one or two operands, computed in a type."""
     program = TypedProgram(b)
     program.call(name, dtype, *[program.load(operand, dtype) for operand in operands])
     program.finish()
 
 
 def cast(b: Binder, value: Any, dtype: np.dtype) -> TensorView:
-    """Return a number or tensor as a tensor of another dtype; what is known costs no step."""
+    """Return a number or tensor as a tensor of another dtype; a constant needs no step."""
     if is_number(value):
         return b.constant(np.require(convert(value, dtype), requirements="C"))
     if value.dtype == dtype:
@@ -109,7 +107,7 @@ def cast(b: Binder, value: Any, dtype: np.dtype) -> TensorView:
 
 
 def write_cast(b: Binder, value: TensorView, y: TensorView) -> None:
-    """Add the step that writes a tensor, repeated to `y`'s shape, to `y` as its dtype."""
+    """Add the step that broadcasts a tensor to `y` and casts it to its dtype."""
     if has_kernels(value.dtype, y.dtype):
         b.step(TypedStep([(value.expand(y.shape), y.dtype)], [], y))
     else:
@@ -119,14 +117,14 @@ def write_cast(b: Binder, value: TensorView, y: TensorView) -> None:
 
 # -- expressions -------------------------------------------------------------------------------
 
-# Of bools these are logic.
+# The logical functions that arithmetic on bools stands for.
 _OF_BOOLS = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}
 
 _ROUNDING = frozenset(["floor", "ceil", "trunc", "round"])
 
 
 class _Impossible(Exception):
-    """What an expression wants has no kernel."""
+    """An expression has a function or type without a kernel."""
 
 
 def typed_program(b: Binder, tree: Node, operands: Sequence[TensorView]) -> TypedProgram | None:
@@ -136,13 +134,13 @@ def typed_program(b: Binder, tree: Node, operands: Sequence[TensorView]) -> Type
     ----------
     b : Binder
     tree : Node
-        References number the operands.
+        References are indices of operands.
     operands : sequence of TensorView
 
     Returns
     -------
     TypedProgram or None
-        None where a function or type on the way has no kernel.
+        None if a function or type in it has no kernel, or it is too long for a step.
     """
     try:
         program = _Lowering(b, operands).run(tree)
@@ -152,14 +150,14 @@ def typed_program(b: Binder, tree: Node, operands: Sequence[TensorView]) -> Type
 
 
 class _Lowering:
-    """One translation: a tree becomes instructions, with PyTorch's types."""
+    """The translation of a tree to instructions, with PyTorch's type promotion."""
 
     def __init__(self, b: Binder, operands: Sequence[TensorView]) -> None:
         self.program = TypedProgram(b)
         self.operands = operands
         self.loaded: dict[tuple[Any, np.dtype], tuple[str, int]] = {}
-        self.names: dict[int, tuple[str, int]] = {}  # of results, by id of what is known of them
-        self.known: list[TensorSpec] = []
+        self.names: dict[int, tuple[str, int]] = {}  # of results, by id of their specs
+        self.known: list[TensorSpec] = []  # the specs of results
 
     def run(self, tree: Node) -> TypedProgram:
         if not isinstance(tree.transform(self.visit), TensorSpec):
@@ -180,7 +178,7 @@ class _Lowering:
         if isinstance(value, TensorSpec):
             name = self.names[id(value)]
             return name if value.dtype == dtype else self.program.call("convert", dtype, name)
-        # repr keeps 0.0 and -0.0 apart, which compare equal, and 1 from True.
+        # repr distinguishes 0.0 from -0.0 and 1 from True, which compare equal.
         key = (repr(value) if is_number(value) else id(value)), dtype
         if key not in self.loaded:
             self.loaded[key] = self.program.load(value, dtype)
@@ -217,7 +215,7 @@ class _Lowering:
     ) -> tuple[str, int]:
         if dtype == BOOL:
             name = _OF_BOOLS.get(name, name)
-        # A kernel of integers cannot refuse to divide by 0.
+        # The integer kernel cannot report a division by 0.
         if name in ("floor_divide", "remainder") and (
             dtype.kind not in "iu" or not is_number(divisor) or not convert(divisor, dtype)
         ):
@@ -226,5 +224,5 @@ class _Lowering:
 
 
 def _rank(values: Sequence[Any]) -> int:
-    """Return the rank of what values give together; of shapes no more counts for a type."""
+    """Return the rank of the broadcast values; type promotion needs no more of the shape."""
     return max(len(value.shape) for value in values if not is_number(value))

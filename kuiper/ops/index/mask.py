@@ -10,7 +10,7 @@ from kuiper._kernels.data.indexing import MaskedScatterStep, SelectStep
 from kuiper._runtime.step import ERROR_SLOT_BYTES
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import result_type
-from kuiper.ir.view import BufferKind, TensorSpec, TensorView
+from kuiper.ir.view import BufferKind, Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, broadcast, convert
 from kuiper.ops.core.record import NoBatchRule, T, record
@@ -31,7 +31,7 @@ def choose(b: Binder, mask: TensorView, one: Any, other: Any) -> None:
     values = [cast(b, value, spec.dtype) for value in (one, other)]
     whole = [v for v in values if v.shape == spec.shape and v.buffer.kind != BufferKind.CONSTANT]
     reuse = next((v for v in whole if v.buffer is not mask.buffer), None)
-    y = b.output(layout=whole[0] if whole else "contiguous", reuse=reuse)
+    y = b.output(layout=whole[0] if whole else Layout.CONTIGUOUS, reuse=reuse)
     b.step(SelectStep(mask.expand(y.shape), *(v.expand(y.shape) for v in values), y))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from kuiper._kernels.spatial import boxes
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import (
@@ -389,7 +389,7 @@ class Item(Record[T]):
 
     batch = NoBatchRule("it is one number")
     input: T = Tensor()
-    layout = "view"
+    layout = Layout.VIEW
 
     def infer(self: Item[TensorSpec]) -> Any:
         _check_single(self.input)

@@ -12,7 +12,7 @@ import numpy as np
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.promotion import is_number, result_type
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, broadcast, convert
 from kuiper.ops.core.record import NoBatchRule, Record, T, define_record, record
@@ -136,7 +136,7 @@ class _Test(NumpyRecord[T]):
 
 class _FastTest(_Test[T], KernelRecord[T]):
     runs_in_numpy = False
-    layout = "like"
+    layout = Layout.LIKE
     takes: tuple[Any, ...]  # the kernel, and its second operand if that is a number
 
     def steps(self: _FastTest[TensorView], b: Binder) -> None:

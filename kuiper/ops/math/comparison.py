@@ -8,7 +8,7 @@ import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number, result_type
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, broadcast, convert
 from kuiper.ops.core.record import T, define_record
@@ -51,7 +51,7 @@ class _Table(KernelRecord[T]):
     """Base of the records made from the tables."""
 
     batch = "elementwise"
-    layout = "like"
+    layout = Layout.LIKE
     function: np.ufunc
     kernel: str
 

@@ -10,7 +10,7 @@ import numpy as np
 from kuiper._kernels.data.indexing import TriangleStep
 from kuiper._kernels.data.move import FillStep
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord
@@ -92,7 +92,7 @@ class Diagonal(Record[T]):
     offset: int = Int(0)
     dim1: int = Int(0)
     dim2: int = Int(1)
-    layout = "view"
+    layout = Layout.VIEW
 
     def axes(self: Diagonal[Known], shape: Sequence[int]) -> tuple[int, int]:
         """Return the two axes, counted from the front of `shape`."""
@@ -123,7 +123,7 @@ class DiagonalScatter(Diagonal[T], ahead=True):
 
     input: T = Tensor()
     src: T = Tensor()
-    layout = "contiguous"
+    layout = Layout.CONTIGUOUS
 
     def infer(self: DiagonalScatter[TensorSpec]) -> TensorSpec:
         expected = super().infer()
@@ -147,7 +147,7 @@ class DiagEmbed(Diagonal[T]):
 
     dim1: int = Int(-2)
     dim2: int = Int(-1)
-    layout = "contiguous"
+    layout = Layout.CONTIGUOUS
 
     def infer(self: DiagEmbed[TensorSpec]) -> TensorSpec:
         if self.input.rank == 0:

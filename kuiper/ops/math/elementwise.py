@@ -20,7 +20,7 @@ from kuiper.expression import (
     parse,
 )
 from kuiper.expression.promotion import is_number
-from kuiper.ir.view import BufferKind, TensorSpec, TensorView
+from kuiper.ir.view import BufferKind, Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.schema import Argument, StaticValue, Tensors, field
@@ -85,7 +85,7 @@ class Expression(Record[T]):
 
     operands: list[T] = Tensors()
     expr: Any = field(_ExpressionText)()
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: Expression[TensorSpec]) -> Any:
         result = _spec(_fold(self))
@@ -150,7 +150,7 @@ class Formula(Record[T]):
     """
 
     batch = "elementwise"
-    layout = "like"
+    layout = Layout.LIKE
 
     def formula(self) -> tuple[Node, list[Any]]:
         raise NotImplementedError
@@ -193,7 +193,7 @@ def _bind_program(b: Binder, program: ElementwiseProgram, operands: Any) -> None
     like = next((v for v in whole if not v.is_contiguous), whole[0] if whole else None)
     if like is None:
         images = [v for v in inputs if v.rank == 4 and v.is_channels_last and not v.is_contiguous]
-        layout = "channels_last" if images and len(program.shape) == 4 else "contiguous"
+        layout = Layout.CHANNELS_LAST if images and len(program.shape) == 4 else Layout.CONTIGUOUS
         y = b.output(layout=layout)
     else:
         y = b.output(layout=like, reuse=_first_dying(whole))

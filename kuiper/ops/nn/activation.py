@@ -15,7 +15,7 @@ from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.functions import EXTENDED
 from kuiper.expression.promotion import is_number
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record, record_later
 from kuiper.ops.core.schema import Argument, Float, Int, Known, Str, Tensor, schema
@@ -103,7 +103,7 @@ class Activation(Record[T]):
     """Base of the records made from :data:`ACTIVATIONS`."""
 
     batch = "like_input"
-    layout = "like"
+    layout = Layout.LIKE
     input: T
     function: ClassVar[str]
     parameters: ClassVar[tuple[Argument, ...]] = ()
@@ -226,7 +226,7 @@ class PReLU(Record[T]):
     input: T = Tensor()
     weight: Any = Tensor(rank=(0, 1), number=True)
     num_parameters: int | None = Int(None)
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: PReLU[TensorSpec]) -> Any:
         channels = self.input.shape[1] if self.input.rank > 1 else 1

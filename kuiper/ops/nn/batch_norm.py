@@ -8,7 +8,7 @@ import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import require_float32
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record
@@ -58,7 +58,7 @@ class BatchNorm(Record[T]):
     eps: float = Float(1e-5)
     num_features: int | None = Int(None, minimum=1)
     affine: bool = Bool(True)
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: BatchNorm[TensorSpec]) -> TensorSpec:
         if self.input.rank < 2:

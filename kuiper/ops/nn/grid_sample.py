@@ -12,7 +12,7 @@ from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper._kernels.spatial.sample import DeformStep, GridPlanesStep, GridSampleStep, RoiAlignStep
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import image_input, image_output
 from kuiper.ops.core.numpy_step import KernelRecord
@@ -69,7 +69,7 @@ class GridSample(Record[T]):
     mode: Any = field(_Word)(("bilinear", "nearest", "bicubic"), "bilinear")
     padding_mode: Any = field(_Word)(("zeros", "border", "reflection"), "zeros")
     align_corners: bool = Bool(False)
-    layout = "channels_last"
+    layout = Layout.CHANNELS_LAST
 
     def infer(self: GridSample[TensorSpec]) -> TensorSpec:
         spatial = self.input.rank - 2
@@ -212,7 +212,7 @@ class RoiAlign(Record[T]):
     spatial_scale: float = Float(1.0)
     sampling_ratio: int = Int(-1)
     aligned: bool = Bool(False)
-    layout = "channels_last"
+    layout = Layout.CHANNELS_LAST
 
     def infer(self: RoiAlign[TensorSpec]) -> TensorSpec:
         _check_floats(self.input, self.boxes)
@@ -227,7 +227,7 @@ class RoiAlign(Record[T]):
         return TensorSpec((self.boxes.shape[0], self.input.shape[1], *self.output_size))
 
     def bind(self: RoiAlign[TensorView], b: Binder) -> None:
-        y = b.output(layout="channels_last")
+        y = b.output(layout=Layout.CHANNELS_LAST)
         if y.size == 0:
             return
         x, boxes = b.channels_last(self.input), b.contiguous(self.boxes)
@@ -264,7 +264,7 @@ class DeformConv2d(Record[T]):
     padding: tuple[int, ...] = Ints(length=2, default=(0, 0), minimum=0)
     dilation: tuple[int, ...] = Ints(length=2, default=(1, 1), minimum=1)
     groups: int = Int(1, minimum=1)
-    layout = "channels_last"
+    layout = Layout.CHANNELS_LAST
 
     def _deformed(self: DeformConv2d[Known]) -> int:
         """Return the number of channel groups, each with its own offsets."""
@@ -320,7 +320,7 @@ class DeformConv2d(Record[T]):
         return TensorSpec((n, out_channels, *out))
 
     def bind(self: DeformConv2d[TensorView], b: Binder) -> None:
-        y = b.output(layout="channels_last")
+        y = b.output(layout=Layout.CHANNELS_LAST)
         if y.size == 0:
             return
         out_channels, own, *taps = self.weight.shape
@@ -363,7 +363,7 @@ class _Numbered(Record[T]):
     """Base of torchvision functions whose arguments pnnx numbers; bound as their modules."""
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    layout = "channels_last"
+    layout = Layout.CHANNELS_LAST
 
     def translated(self: _Numbered[Any]) -> Record[Any]:
         raise NotImplementedError

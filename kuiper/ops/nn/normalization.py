@@ -16,7 +16,7 @@ from kuiper._kernels.rows.normalize import (
 )
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, require_float32
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import image_input, image_output
@@ -69,7 +69,7 @@ class LayerNorm(Record[T]):
     normalized_shape: tuple[int, ...] = Ints(minimum=1)
     eps: float | None = Float(1e-5)
     elementwise_affine: bool = Bool(True)
-    layout = "like"
+    layout = Layout.LIKE
     centred: ClassVar[bool] = True
 
     def infer(self: LayerNorm[TensorSpec]) -> TensorSpec:
@@ -173,7 +173,7 @@ class GroupNorm(Record[T]):
     num_channels: int | None = Int(None, minimum=1)
     eps: float = Float(1e-5)
     affine: bool = Bool(True)
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: GroupNorm[TensorSpec]) -> TensorSpec:
         require_float32(self.input)
@@ -224,7 +224,7 @@ class InstanceNorm(Record[T]):
     use_input_stats: Any = AnyArgument(None)
     momentum: Any = AnyArgument(None)
     cudnn_enabled: Any = AnyArgument(None)
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: InstanceNorm[TensorSpec]) -> Any:
         if self.track_running_stats:
@@ -266,7 +266,7 @@ class LocalResponseNorm(Record[T]):
     alpha: float = Float(1e-4)
     beta: float = Float(0.75)
     k: float = Float(1.0)
-    layout = "channels_last"
+    layout = Layout.CHANNELS_LAST
 
     def infer(self: LocalResponseNorm[TensorSpec]) -> TensorSpec:
         require_float32(self.input)
@@ -282,7 +282,7 @@ class LocalResponseNorm(Record[T]):
         if spatial > 3:
             x = b.contiguous(x).view((*x.shape[:2], math.prod(x.shape[2:-1]), x.shape[-1]))
             x = b.channels_last(x)
-            y = b.temporary(x.shape, np.float32, "channels_last")
+            y = b.temporary(x.shape, np.float32, Layout.CHANNELS_LAST)
         else:
             x, y = image_input(b, x, spatial), image_output(b, spatial)
         scratch = b.scratch(local_response_scratch(x.shape[1], self.size))
@@ -308,7 +308,7 @@ class Normalize(Record[T]):
     p: Any = AnyArgument(2.0)
     dim: tuple[int, ...] = Ints(default=(1,))
     eps: float = Float(1e-12)
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: Normalize[TensorSpec]) -> TensorSpec:
         require_float32(self.input)

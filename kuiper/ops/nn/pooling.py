@@ -12,7 +12,7 @@ from kuiper._kernels.spatial import pool_windows
 from kuiper._kernels.spatial.pool import PoolStep
 from kuiper.errors import OperatorError, ShapeError
 from kuiper.expression import Call, Literal, Ref
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import require_floats
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import (
@@ -37,7 +37,7 @@ class _Pool(Record[T]):
     """Base of all poolings; a subclass sets `spatial`, the number of spatial axes."""
 
     batch = "samples"
-    layout = "channels_last"
+    layout = Layout.CHANNELS_LAST
     spatial: ClassVar[int] = 2
     input: T
 
@@ -261,7 +261,7 @@ class LPPool(_FixedPool[T]):
             return
         if self.input.dtype == np.float32:
             x = image_input(b, self.input, spatial)
-            powers = b.temporary(x.shape, layout="channels_last")
+            powers = b.temporary(x.shape, layout=Layout.CHANNELS_LAST)
             write_tree(b, Call("pow", [Ref(0), Literal(p)]), [x], powers)
             y = image_output(b, spatial)
             self._step(b, powers, y, windows, "mean")

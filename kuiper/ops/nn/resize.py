@@ -13,7 +13,7 @@ from kuiper._kernels.spatial.pool import PoolStep
 from kuiper._kernels.spatial.resampling import Taps
 from kuiper._kernels.spatial.resize import ResizeStep
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import require_float32
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import extents_of, image_input, image_output, spatial_extents
@@ -61,7 +61,7 @@ class Interpolate(Record[T]):
     align_corners: Any = AnyArgument(None)
     recompute_scale_factor: Any = AnyArgument(None)
     antialias: Any = AnyArgument(None)
-    layout = "like"
+    layout = Layout.LIKE
     fixed: ClassVar[dict[Any, Any]] = {}  # arguments that an older name implies
 
     def targets(self: Interpolate[Known]) -> tuple[tuple[int, ...], tuple[float | None, ...]]:

@@ -9,7 +9,7 @@ import numpy as np
 from kuiper._kernels.rows.softmax import SoftmaxStep, scratch_bytes
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Ref
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of, require_floats
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record
@@ -38,7 +38,7 @@ class Softmax(Record[T]):
     input: T = Tensor()
     dim: tuple[int, ...] | None = Ints(length=1, default=None, nullable=True)
     dtype: Any = AnyArgument(None)
-    layout = "like"
+    layout = Layout.LIKE
     scale: ClassVar[float] = 1.0
     is_log: ClassVar[bool] = False
 
@@ -130,7 +130,7 @@ class GLU(Record[T]):
     batch = "along_axes"
     input: T = Tensor()
     dim: int = Int(-1)
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: GLU[TensorSpec]) -> TensorSpec:
         axis = axis_of(self.dim, self.input.shape)

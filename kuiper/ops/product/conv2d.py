@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import activation_epilogue, make_epilogue, residual_view
 from kuiper.ops.core.record import NoBatchRule, T, record
@@ -41,7 +41,7 @@ class Conv(ConvolutionRecord[T]):
     padding: tuple[int, ...] | str = Ints(default=(0,), minimum=0, words=("same", "valid"))
     padding_mode: str = Str(("zeros", "reflect", "replicate", "circular"), "zeros")
     input_scale: T | None = Tensor(optional=True, internal=True)
-    layout = "channels_last"
+    layout = Layout.CHANNELS_LAST
 
     def infer(self: Conv[TensorSpec]) -> TensorSpec:
         spatial = self.weight.rank - 2
@@ -124,7 +124,7 @@ class ExpandDepthwise(ConvolutionRecord[T]):
     padding: tuple[int, ...] | str = Ints(default=(0,), minimum=0, words=("same", "valid"))
     in_channels = out_channels = kernel_size = None
     internal = True
-    layout = "channels_last"
+    layout = Layout.CHANNELS_LAST
 
     def infer(self: ExpandDepthwise[TensorSpec]) -> TensorSpec:
         out = Geometry.of(self).output_extents(self.input.shape[2:])
@@ -166,7 +166,7 @@ class ConvTranspose(ConvolutionRecord[T]):
 
     padding: tuple[int, ...] = Ints(default=(0,), minimum=0)
     output_padding: tuple[int, ...] = Ints(default=(0,), minimum=0)
-    layout = "channels_last"
+    layout = Layout.CHANNELS_LAST
 
     def infer(self: ConvTranspose[TensorSpec]) -> TensorSpec:
         spatial = self.weight.rank - 2
@@ -232,7 +232,7 @@ def _output(a: ConvolutionRecord[TensorView], b: Binder, spatial: int) -> Any:
     """
     residual = residual_view(b)
     if a.input.rank == 4 and spatial == 2:
-        y = b.output(layout="channels_last")
+        y = b.output(layout=Layout.CHANNELS_LAST)
         return y, y, None if residual is None else b.channels_last(residual)
     spec = b.output_spec()
     shape = spec.shape
@@ -240,7 +240,7 @@ def _output(a: ConvolutionRecord[TensorView], b: Binder, spatial: int) -> Any:
         shape = (1, *shape)
     if spatial == 1:
         shape = (*shape[:2], 1, shape[2])
-    image = b.temporary(shape, np.float32, "channels_last")
+    image = b.temporary(shape, np.float32, Layout.CHANNELS_LAST)
     if residual is not None:
         residual = b.channels_last(_as_image(residual, spatial))
     return None, image, residual

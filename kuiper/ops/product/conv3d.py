@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kuiper.ir.view import TensorView
+from kuiper.ir.view import Layout, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_epilogue, residual_view
 from kuiper.ops.core.record import T, record
@@ -34,7 +34,7 @@ class Conv3d(Conv[T]):
 
     weight: T = Tensor(rank=5)
     input_scale = None
-    layout = "contiguous"
+    layout = Layout.CONTIGUOUS
 
     def bind(self: Conv3d[TensorView], b: Binder) -> None:
         geometry, x = Geometry.of(self), self.input
@@ -62,7 +62,7 @@ class ConvTranspose3d(ConvTranspose[T]):
     """
 
     weight: T = Tensor(rank=5)
-    layout = "contiguous"
+    layout = Layout.CONTIGUOUS
 
     def bind(self: ConvTranspose3d[TensorView], b: Binder) -> None:
         x, y = _channels_last(b, self.input), _output(self, b)

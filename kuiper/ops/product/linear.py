@@ -12,7 +12,7 @@ from kuiper._kernels.linear import linear
 from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import FLOAT_BYTES, PackedMatrix
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, TensorView, shares_cache_sets
+from kuiper.ir.view import Layout, TensorSpec, TensorView, shares_cache_sets
 from kuiper.ops.core.axes import require_float32
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_epilogue, residual_view
@@ -76,9 +76,8 @@ class Linear(Record[T]):
 
     def bind(self: Linear[TensorView], b: Binder) -> None:
         x = as_matrix(b, self.input)
-        y = b.output(
-            layout="padded_rows" if b.feeds_only("nn.Linear", "F.linear") else "contiguous"
-        )
+        feeds_linear = b.feeds_only("nn.Linear", "F.linear")
+        y = b.output(layout=Layout.PADDED_ROWS if feeds_linear else Layout.CONTIGUOUS)
         rows = y.reshape((x.shape[0], self.weight.shape[0]))
         assert rows is not None  # an output has one row stride
         residual = residual_view(b)

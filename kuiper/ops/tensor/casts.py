@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, convert
 from kuiper.ops.core.record import Record, T, record
@@ -21,7 +21,7 @@ __all__ = ["LogGamma", "Positive", "To", "TypeAs"]
 class _Cast(KernelRecord[T]):
     """Base of the casts; a view if the input has the type already."""
 
-    layout = "view"
+    layout = Layout.VIEW
     input: T
 
     def target_dtype(self: _Cast[Any]) -> np.dtype:
@@ -91,7 +91,7 @@ class Positive(Record[T]):
 
     batch = "elementwise"
     input: T = Tensor()
-    layout = "view"
+    layout = Layout.VIEW
     identity = True
 
     def infer(self: Positive[TensorSpec]) -> TensorSpec:

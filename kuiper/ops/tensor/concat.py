@@ -9,7 +9,7 @@ import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import promote
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record
@@ -64,7 +64,7 @@ class Cat(Record[T]):
 
     tensors: list[T] = Tensors()
     dim: int = Int(0)
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: Cat[TensorSpec]) -> TensorSpec:
         tensors = check_tensors(self.tensors)

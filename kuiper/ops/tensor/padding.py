@@ -14,7 +14,7 @@ import numpy as np
 
 from kuiper._kernels.data.move import FillStep
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.schema import Argument, Float, Ints, Known, Str, Tensor, schema
@@ -168,7 +168,7 @@ def pad_spatial(
     kept = _crop(value, margins)
     if not any(margin.before or margin.after for margin in margins):
         return kept
-    layout = "channels_last" if value.is_channels_last else "contiguous"
+    layout = Layout.CHANNELS_LAST if value.is_channels_last else Layout.CONTIGUOUS
     y = b.temporary(_padded_shape(value.shape, margins), value.dtype, layout)
     _bind_margins(b, y, kept, margins, mode, fill)
     return y
@@ -224,7 +224,7 @@ class Pad(Record[T]):
     pad: tuple[int, ...] = Ints()
     mode: str = Str(MODES, "constant")
     value: float | None = Float(None, nullable=True)
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: Pad[Any]) -> Any:
         return _infer_pad(self)
@@ -260,7 +260,7 @@ class SamePadding(Record[T]):
     input: T = Tensor()
     window: T = Tensor()
     value: T = Tensor()
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: SamePadding[TensorSpec]) -> Any:
         return self.as_function().infer()
@@ -303,7 +303,7 @@ class ModulePad(Record[T]):
         If `padding` removes an axis, or exceeds what the mode allows.
     """
 
-    layout = "like"
+    layout = Layout.LIKE
     mode: ClassVar[str] = "constant"
 
     def infer(self: ModulePad[TensorSpec]) -> Any:

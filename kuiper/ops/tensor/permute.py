@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of, split_axis
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record
@@ -47,7 +47,7 @@ class ChannelShuffle(Record[T]):
     batch = "samples"
     input: T = Tensor()
     groups: int = Int(minimum=1)
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: ChannelShuffle[TensorSpec]) -> TensorSpec:
         if self.input.rank < 3 or self.input.shape[1] % self.groups:
@@ -79,7 +79,7 @@ class PixelShuffle(Record[T]):
     batch = "samples"
     input: T = Tensor()
     upscale_factor: int = Int(minimum=1)
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: PixelShuffle[TensorSpec]) -> TensorSpec:
         r = self.upscale_factor
@@ -115,7 +115,7 @@ class PixelUnshuffle(Record[T]):
     batch = "samples"
     input: T = Tensor()
     downscale_factor: int = Int(minimum=1)
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: PixelUnshuffle[TensorSpec]) -> TensorSpec:
         r = self.downscale_factor
@@ -157,7 +157,7 @@ class Flip(Record[T]):
     batch = "along_axes"
     input: T = Tensor()
     dims: tuple[int, ...] = Ints()
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: Flip[TensorSpec]) -> TensorSpec:
         axes_of(self.dims, self.input.shape or (1,), "dims")
@@ -192,7 +192,7 @@ class Roll(Record[T]):
     input: T = Tensor()
     shifts: tuple[int, ...] = Ints()
     dims: tuple[int, ...] | None = Ints(default=None, nullable=True)
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: Roll[TensorSpec]) -> TensorSpec:
         dims = self.dims or ()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of, split_axis
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record
@@ -48,7 +48,7 @@ def reshaped(b: Binder, value: TensorView, shape: Sequence[int]) -> None:
 class View(Record[T]):
     """A record whose output is always a view of its input."""
 
-    layout = "view"
+    layout = Layout.VIEW
 
 
 class Permutation(View[T]):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import NoBatchRule, Record, T, record
@@ -359,7 +359,7 @@ def _flipped(name: str, axis: int, rank: int) -> None:
     class Flipped(Record[T]):
         batch = NoBatchRule("rare: no known export uses it with another batch")
         input: T = Tensor()
-        layout = "like"
+        layout = Layout.LIKE
 
         def infer(self: Flipped[TensorSpec]) -> TensorSpec:
             if self.input.rank < rank:

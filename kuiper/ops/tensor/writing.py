@@ -9,7 +9,7 @@ import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import is_number
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import NumpyRecord, convert
@@ -125,7 +125,7 @@ class SliceCopy(Slice[T], ahead=True):
 
     input: T = Tensor(aliases=("self",))
     src: T = Tensor()
-    layout = "like"
+    layout = Layout.LIKE
 
     def infer(self: SliceCopy[TensorSpec]) -> TensorSpec:
         _check_source(self.input.shape, self.src, self._cuts())
@@ -160,7 +160,7 @@ class _Scatter(Record[T]):
     batch = NoBatchRule("rare: no known export uses it with another batch")
     input: T = Tensor()
     src: T = Tensor()
-    layout = "like"
+    layout = Layout.LIKE
 
     def cuts(self: _Scatter[Any]) -> list[tuple[Any, ...]]:
         """Return the overwritten part: (axis, range or index)."""

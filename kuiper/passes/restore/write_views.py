@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from kuiper.errors import OperatorError
 from kuiper.ir import Graph, Operand, Operator
+from kuiper.ir.view import Layout
 from kuiper.ops import record_or_none
 
 __all__ = ["write_views"]
@@ -76,7 +77,7 @@ def _is_view(producer: Operator | None) -> bool:
         return False  # a copy
     record = record_or_none(producer.type)
     plumbing = ("pnnx.Attribute", "prim::TupleUnpack", "prim::ListUnpack")
-    return record is not None and record.layout == "view" and producer.type not in plumbing
+    return record is not None and record.layout == Layout.VIEW and producer.type not in plumbing
 
 
 def _viewed(view: Operator) -> Operand:
