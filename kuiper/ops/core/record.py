@@ -129,10 +129,6 @@ class Record(Generic[T]):
     def __init__(self, /, **values: Any) -> None:
         vars(self).update(values)
 
-    if TYPE_CHECKING:  # what a base reads and each of its subclasses declares
-
-        def __getattr__(self, name: str) -> Any: ...
-
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
         return f"{type(self).__name__}({values})"

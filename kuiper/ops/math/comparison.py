@@ -83,6 +83,9 @@ class _Table(KernelRecord[T]):
 class Comparison(_Table[T]):
     """Base of the records made from :data:`COMPARISONS`."""
 
+    input: Any
+    other: Any
+
     def result(self: Comparison[TensorSpec]) -> TensorSpec:
         return TensorSpec(broadcast(self.input, self.other), BOOL)
 

@@ -49,7 +49,7 @@ def _terms(equation: str) -> tuple[list[tuple[Any, ...]], tuple[Any, ...] | None
     return (parts[:-1], parts[-1]) if arrow else (parts, None)
 
 
-def _labelled(a: Record[Any]) -> tuple[list[list[Label]], list[Label], dict[Label, int]]:
+def _labelled(a: Einsum[Any]) -> tuple[list[list[Label]], list[Label], dict[Label, int]]:
     """Return the labels of the operands' axes and of the result's axes, and the labels' extents."""
     terms, result = _terms(a.equation)
     if len(terms) != len(a.operands):
@@ -161,11 +161,11 @@ class Einsum(Record[T]):
         return found[0]._replace(axis=result.index(letter))
 
 
-def _is_compiled(a: Record[Any]) -> bool:
+def _is_compiled(a: Einsum[Any]) -> bool:
     return a.operands[0].dtype == np.float32 and 0 not in _labelled(a)[2].values()
 
 
-def _compute(a: Record[Any], b: Binder, y: TensorView) -> None:
+def _compute(a: Einsum[Any], b: Binder, y: TensorView) -> None:
     """Add the steps that write the result into `y`."""
     labels, result, _ = _labelled(a)
     if not _is_compiled(a):
@@ -178,7 +178,7 @@ def _compute(a: Record[Any], b: Binder, y: TensorView) -> None:
         first = _joined(b, first, second, wanted, None if rest else (y, result))
 
 
-def _bind_numpy(a: Record[Any], b: Binder, labels: Any, result: Any, y: TensorView) -> None:
+def _bind_numpy(a: Einsum[Any], b: Binder, labels: Any, result: Any, y: TensorView) -> None:
     """Add the step for other dtypes than float32, and for sums over no terms."""
     numbers: dict[Label, int] = {}
     subscripts = [[numbers.setdefault(n, len(numbers)) for n in names] for names in labels]
@@ -331,6 +331,8 @@ class _AsEinsum(Record[T]):
     """Base of the operators that are an einsum of `operands()` by `equation()`."""
 
     batch = NoBatchRule("which axes it contracts depends on the ranks")
+    input: T
+    other: T
 
     def equation(self: _AsEinsum[Any]) -> str:
         raise NotImplementedError

@@ -48,7 +48,7 @@ class _ExpressionText(Argument):
 MAX_NESTING = 100
 
 
-def _tree(a: Record[Any]) -> Node:
+def _tree(a: Expression[Any]) -> Node:
     if isinstance(a.expr, Node):
         return a.expr
     depths = accumulate((c == "[") - (c == "]") for c in a.expr)
@@ -68,7 +68,7 @@ def _static_or_spec(value: Any) -> Any:
     return value
 
 
-def _fold(a: Record[Any]) -> Any:
+def _fold(a: Expression[Any]) -> Any:
     try:
         return fold(_tree(a), [_static_or_spec(v) for v in a.operands])
     except ExpressionError as error:

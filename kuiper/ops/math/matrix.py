@@ -40,6 +40,7 @@ class _SumWithProduct(KernelRecord[T]):
     batch: Any = NoBatchRule("its axes are those of one product, or summed over")
     beta: float = Scalar(1)
     alpha: float = Scalar(1)
+    input: T
 
     @staticmethod
     def shape(x: Any, y: Any) -> Any:

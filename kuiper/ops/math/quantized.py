@@ -15,7 +15,7 @@ from kuiper.expression import Call, Literal, Ref
 from kuiper.ir.view import TensorSpec
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.numpy_step import NumpyRecord
-from kuiper.ops.core.record import NoBatchRule, Record, T, record
+from kuiper.ops.core.record import NoBatchRule, T, record
 from kuiper.ops.core.schema import Argument, Float, Int, Tensor, field
 from kuiper.ops.math.elementwise import Formula
 from kuiper.ops.tensor.shape import Unchanged
@@ -43,7 +43,7 @@ class _Range(Argument):
         return _RANGES[word]
 
 
-def _quantized(a: Record[Any], low: int, high: int) -> Any:
+def _quantized(a: Quantize[Any] | FakeQuantize[Any], low: int, high: int) -> Any:
     """Return the expression of rounding to multiples of a scale within a range."""
     if not a.scale > 0 or not low <= high:
         raise ShapeError(f"'scale' is {a.scale} and the range {low} to {high}")

@@ -224,6 +224,10 @@ class _Trapezoids(Overloaded[T]):
         schema(y=Tensor(), x=Tensor(), dim=Int(-1)),
         schema(y=Tensor(), dx=Scalar(1), dim=Int(-1)),
     )
+    y: T
+    x: T
+    dx: float
+    dim: int
 
     def _spec(self: _Trapezoids[Known]) -> tuple[int, list[int], np.dtype]:
         """Return the axis, and the shape and dtype of the areas before the axis is reduced."""

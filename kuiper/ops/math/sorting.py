@@ -94,6 +94,9 @@ class _Sorting(Overloaded[T], KernelRecord[T]):
         schema(input=Tensor(), dim=Int(-1), descending=Bool(False)),
         schema(input=Tensor(), stable=AnyArgument(), dim=Int(-1), descending=Bool(False)),
     )
+    input: T
+    dim: int
+    descending: bool
 
     def axis(self: _Sorting[Any]) -> int:
         return axis_of(self.dim, self.input.shape or (1,))
@@ -221,6 +224,9 @@ class _Ranked(Overloaded[T], KernelRecord[T]):
     batch = "reduction"
     runs_in_numpy = False
     kind: ClassVar[str]  # of the kernel
+    input: T
+    dim: int | None
+    keepdim: bool
 
     def spec(self: _Ranked[Any], dtype: Any) -> TensorSpec:
         if getattr(self, "dim", None) is None:
@@ -246,14 +252,12 @@ class _Ranked(Overloaded[T], KernelRecord[T]):
         raise NotImplementedError
 
     def compute(self: _Ranked[np.ndarray]) -> Any:
-        whole = getattr(self, "dim", None) is None
-        if whole and self.input.size == 0:
-            return np.full((), np.nan, self.input.dtype)
-        x = (
-            self.input.reshape(-1)
-            if whole or not self.input.ndim
-            else np.moveaxis(self.input, self.dim, -1)
-        )
+        dim: Any = getattr(self, "dim", None)
+        x = self.input
+        whole = dim is None
+        if whole and x.size == 0:
+            return np.full((), np.nan, x.dtype)
+        x = x.reshape(-1) if whole or not x.ndim else np.moveaxis(x, dim, -1)
         rank = self.rank(x)[..., np.newaxis]
         indices = np.take_along_axis(_sorted_indices(x, -1), rank, -1)
         values, shape = np.take_along_axis(x, indices, -1), self.spec(INT64).shape
@@ -322,6 +326,7 @@ class KthValue(_Ranked[T]):
 
     overloads = (schema(input=Tensor(), k=Int(minimum=1), dim=Int(-1), keepdim=Bool(False)),)
     kind = "kthvalue"
+    k: int
 
     def result(self: KthValue[TensorSpec]) -> Any:
         extent = self.extent()
@@ -391,6 +396,11 @@ class Quantile(Overloaded[T], KernelRecord[T]):
     )
     runs_in_numpy = False
     skips_nan: ClassVar[bool] = False
+    input: T
+    q: T
+    dim: int | None
+    keepdim: bool
+    interpolation: str
 
     def result(self: Quantile[Any]) -> TensorSpec:
         if self.input.dtype.kind != "f":

@@ -72,6 +72,9 @@ class Fourier(NumpyRecord[T]):
     batch = "along_axes"
 
     transform: _Transform
+    input: T
+    dim: Any
+    norm: Norm
 
     def _plan(self: Fourier[Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the axes, and the length of the transform along each."""
@@ -226,6 +229,13 @@ class _Frames(NumpyRecord[T]):
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
+    n_fft: int
+    hop_length: int | None
+    win_length: int | None
+    window: T | None
+    normalized: Any
+    center: bool
+    pad_mode: str
 
     @property
     def hop(self) -> int:

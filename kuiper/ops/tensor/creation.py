@@ -53,7 +53,7 @@ class Created(NumpyRecord[T]):
         return True
 
 
-def _size(a: Record[Any]) -> tuple[int, ...]:
+def _size(a: Any) -> tuple[int, ...]:
     if min(a.size, default=0) < 0:
         raise ShapeError(f"'size' is {a.size}, expected extents >= 0")
     return a.size

@@ -174,32 +174,6 @@ def pad_spatial(
     return y
 
 
-def _infer_pad(a: Record[Any]) -> TensorSpec:
-    margins = _margins(a.input.shape, a.pad, a.mode)
-    if a.mode != "constant" and len(margins) >= a.input.rank:
-        raise ShapeError(
-            f"'pad' is {a.pad}, expected amounts for at most {a.input.rank - 1} axes of an input "
-            f"of shape {a.input.shape} for mode '{a.mode}'"
-        )
-    return TensorSpec(_padded_shape(a.input.shape, margins), a.input.dtype)
-
-
-def _bind_pad(a: Record[Any], b: Binder) -> None:
-    margins = _margins(a.input.shape, a.pad, a.mode)
-    kept = _crop(a.input, margins)
-    if not any(margin.before or margin.after for margin in margins):
-        b.alias(kept)
-        return
-    fill = 0.0 if a.value is None else a.value
-    if a.input.dtype.itemsize > 8 and a.mode == "constant":
-        pairs = [(0, 0)] * kept.rank
-        for margin in margins:
-            pairs[margin.axis] = (margin.before, margin.after)
-        b.python(lambda x: np.pad(x, pairs, constant_values=fill), [kept], [b.output()])
-        return
-    _bind_margins(b, b.output(layout=a.input), kept, margins, a.mode, fill)
-
-
 def same_margins(extent: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
     """Return the margins (before, after) that let windows cover a whole axis."""
     steps = -(-extent // stride) - 1
@@ -226,11 +200,29 @@ class Pad(Record[T]):
     value: float | None = Float(None, nullable=True)
     layout = Layout.LIKE
 
-    def infer(self: Pad[Any]) -> Any:
-        return _infer_pad(self)
+    def infer(self: Pad[Any]) -> TensorSpec:
+        margins = _margins(self.input.shape, self.pad, self.mode)
+        if self.mode != "constant" and len(margins) >= self.input.rank:
+            raise ShapeError(
+                f"'pad' is {self.pad}, expected amounts for at most {self.input.rank - 1} axes of "
+                f"an input of shape {self.input.shape} for mode '{self.mode}'"
+            )
+        return TensorSpec(_padded_shape(self.input.shape, margins), self.input.dtype)
 
     def bind(self: Pad[Any], b: Binder) -> None:
-        _bind_pad(self, b)
+        margins = _margins(self.input.shape, self.pad, self.mode)
+        kept = _crop(self.input, margins)
+        if not any(margin.before or margin.after for margin in margins):
+            b.alias(kept)
+            return
+        fill = 0.0 if self.value is None else self.value
+        if self.input.dtype.itemsize > 8 and self.mode == "constant":
+            pairs = [(0, 0)] * kept.rank
+            for margin in margins:
+                pairs[margin.axis] = (margin.before, margin.after)
+            b.python(lambda x: np.pad(x, pairs, constant_values=fill), [kept], [b.output()])
+            return
+        _bind_margins(b, b.output(layout=self.input), kept, margins, self.mode, fill)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -305,6 +297,8 @@ class ModulePad(Record[T]):
 
     layout = Layout.LIKE
     mode: ClassVar[str] = "constant"
+    input: T
+    padding: tuple[int, ...]
 
     def infer(self: ModulePad[TensorSpec]) -> Any:
         return self._as_function().infer()

@@ -190,7 +190,7 @@ class BatchSearch:
     def call(self, op: Operator) -> TracedCall:
         """Return an operator with its arguments and the batch axes of its inputs."""
         record = find_record(op.type)
-        a = resolve(op, record, self.specs, self.attributes[op])
+        a: Any = resolve(op, record, self.specs, self.attributes[op])
         if issubclass(record, Schemas):  # several overloads; `read` selects one
             a.n_outputs = len(op.outputs)
             a = a.read()

@@ -52,7 +52,7 @@ def fuse_pad(graph: Graph, specs: dict[Operand, Any]) -> None:
 
 def _zero_sides(op: Operator, specs: dict[Operand, Any]) -> tuple[int, int, int, int] | None:
     """Return (left, right, top, bottom) if `op` pads images with zeros; None otherwise."""
-    a: Any = arguments_of(op, specs)
+    a = arguments_of(op, specs)
     if op.type == "kuiper.SamePadding":
         a = a.as_function()
         return a.pad if a.value == 0 and a.input.rank == 4 else None

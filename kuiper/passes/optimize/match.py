@@ -6,14 +6,14 @@ from typing import Any
 
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
-from kuiper.ops import Record, find_record
+from kuiper.ops import find_record
 from kuiper.ops.core.schema import attribute_spec, resolve
 
 __all__ = ["arguments_of", "is_float32", "only_reader", "same_shape", "take_over_output"]
 
 
-def arguments_of(operator: Operator, specs: dict[Operand, Any]) -> Record[TensorSpec]:
-    """Return the arguments of an operator, with specs for tensors."""
+def arguments_of(operator: Operator, specs: dict[Operand, Any]) -> Any:
+    """Return the record of an operator with its arguments; tensors are specs."""
     attributes = {key: attribute_spec(a) for key, a in operator.attributes.items()}
     return resolve(operator, find_record(operator.type), specs, attributes)
 
