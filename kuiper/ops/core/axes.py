@@ -1,4 +1,4 @@
-"""Checks of axes and element types that records share; reduced and split axes."""
+"""Checks of axes and element types that records share; reduced, split and merged axes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ops.core.binder import Binder
 
 __all__ = [
     "axes_of",
@@ -17,6 +18,7 @@ __all__ = [
     "reduced_shape",
     "require_float32",
     "require_floats",
+    "reshaped",
     "split_axis",
 ]
 
@@ -67,6 +69,12 @@ def reduced_axes(dim: int | Sequence[int] | None, shape: Sequence[int]) -> tuple
 def reduced_shape(shape: Sequence[int], axes: Sequence[int], keepdim: bool) -> list[int]:
     """Return the shape after a reduction over `axes`, which stay with extent 1 if `keepdim`."""
     return [1 if d in axes else n for d, n in enumerate(shape) if keepdim or d not in axes]
+
+
+def reshaped(b: Binder, value: TensorView, shape: Sequence[int]) -> TensorView:
+    """Return a tensor in another shape: a view if the strides allow it, else of a copy."""
+    view = value.reshape(shape)
+    return b.contiguous(value).view(shape) if view is None else view
 
 
 def split_axis(value: TensorView, axis: int, extents: Sequence[int]) -> TensorView:

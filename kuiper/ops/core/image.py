@@ -11,6 +11,7 @@ from typing import Any
 
 from kuiper.errors import ShapeError
 from kuiper.ir.view import Buffer, BufferKind, Layout, TensorSpec, TensorView, channels_last_strides
+from kuiper.ops.core.axes import reshaped
 from kuiper.ops.core.binder import Binder
 
 __all__ = ["check_image", "extents_of", "image_input", "image_output", "spatial_extents"]
@@ -49,11 +50,7 @@ def _image_shape(shape: Sequence[int], spatial: int) -> tuple[int, int, int, int
 
 def image_input(b: Binder, value: TensorView, spatial: int) -> TensorView:
     """Return an input as a channels-last image; copies it if its layout requires that."""
-    shape = _image_shape(value.shape, spatial)
-    image = value.reshape(shape)
-    if image is None:
-        image = b.contiguous(value).view(shape)
-    return b.channels_last(image)
+    return b.channels_last(reshaped(b, value, _image_shape(value.shape, spatial)))
 
 
 def image_output(b: Binder, spatial: int, index: int = 0) -> TensorView:

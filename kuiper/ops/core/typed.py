@@ -15,14 +15,7 @@ from kuiper.ir.view import BufferKind, Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import convert
 
-__all__ = [
-    "TypedProgram",
-    "bind_function",
-    "cast",
-    "has_kernels",
-    "typed_program",
-    "write_cast",
-]
+__all__ = ["TypedProgram", "bind_function", "cast", "has_kernels", "typed_program", "write_cast"]
 
 BOOL = np.dtype(np.bool_)
 FLOAT32 = np.dtype(np.float32)

@@ -13,7 +13,7 @@ import numpy as np
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Ref
 from kuiper.ir.view import TensorSpec, TensorView
-from kuiper.ops.core.axes import axes_of
+from kuiper.ops.core.axes import axes_of, reshaped
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.rows import bind_reduction
@@ -271,18 +271,13 @@ def _joined(
     depth = math.prod(extents[n] for n in terms)
     x = _ordered(x, x_names, [*batch, *rows, *terms])
     y = _ordered(y, y_names, [*batch, *terms, *columns])
-    x = _reshaped(b, x, [*x.shape[: len(batch) + len(rows)], depth])
-    y = _reshaped(b, y, [*y.shape[: len(batch)], depth, *(extents[n] for n in columns)])
+    x = reshaped(b, x, [*x.shape[: len(batch) + len(rows)], depth])
+    y = reshaped(b, y, [*y.shape[: len(batch)], depth, *(extents[n] for n in columns)])
     z = out if not columns or out.strides[-1] == 1 else b.temporary(shape)
     _multiply_matrices(b, x, y, z, len(batch), len(rows))
     if z is not out:
         b.copy(z, out)
     return out, order
-
-
-def _reshaped(b: Binder, x: TensorView, shape: Sequence[int]) -> TensorView:
-    view = x.reshape(shape)
-    return b.contiguous(x).view(shape) if view is None else view
 
 
 def _multiply_matrices(

@@ -147,11 +147,11 @@ class ScaledDotProductAttention(Record[T]):
             split = (*lead[:-1], k.shape[-3], lead[-1] // k.shape[-3])
             q, out = _split_heads(q, split), _split_heads(out, split)
             mask = None if mask is None else _split_heads(mask, split)
-            k = k.with_layout(
-                (*k.shape[:-2], 1, *k.shape[-2:]), (*k.strides[:-2], 0, *k.strides[-2:])
-            )
-            v = v.with_layout(
-                (*v.shape[:-2], 1, *v.shape[-2:]), (*v.strides[:-2], 0, *v.strides[-2:])
+            k, v = (
+                x.with_layout(
+                    (*x.shape[:-2], 1, *x.shape[-2:]), (*x.strides[:-2], 0, *x.strides[-2:])
+                )
+                for x in (k, v)
             )
             lead = split
         k, v = k.expand((*lead, *k.shape[-2:])), v.expand((*lead, *v.shape[-2:]))

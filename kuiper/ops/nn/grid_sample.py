@@ -13,6 +13,7 @@ from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper._kernels.spatial.sample import DeformStep, GridPlanesStep, GridSampleStep, RoiAlignStep
 from kuiper.errors import ShapeError
 from kuiper.ir.view import Layout, TensorSpec, TensorView
+from kuiper.ops.core.axes import reshaped
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import image_input, image_output
 from kuiper.ops.core.numpy_step import KernelRecord
@@ -93,9 +94,7 @@ class GridSample(Record[T]):
             y = b.output(layout=self.input)
             if y.size:
                 batch, channels, *extents = self.input.shape
-                x = self.input.reshape((batch, channels, math.prod(extents)))
-                if x is None:
-                    x = b.contiguous(self.input).view((batch, channels, math.prod(extents)))
+                x = reshaped(b, self.input, (batch, channels, math.prod(extents)))
                 grid = b.contiguous(self.grid).view((batch, points, spatial))
                 y = y.view((batch, channels, points))
                 b.step(

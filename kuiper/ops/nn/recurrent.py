@@ -12,7 +12,7 @@ from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
-from kuiper.ops.core.axes import require_float32
+from kuiper.ops.core.axes import require_float32, reshaped
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.schema import Bool, Int, Str, Tensor, Weights
@@ -128,8 +128,7 @@ def _bind(a: _Recurrent[TensorView], b: Binder, cell: str, gates: int) -> None:
         """Split states into (directions, batch, features), one for each layer."""
         if value is None:
             return [None] * a.num_layers
-        shape = (a.num_layers, directions, batch, features)
-        whole = value.reshape(shape) or b.contiguous(value).view(shape)
+        whole = reshaped(b, value, (a.num_layers, directions, batch, features))
         return [whole.select(0, layer) for layer in range(a.num_layers)]
 
     h0 = by_layer(None if a.hx is None else b.contiguous(a.hx), state)

@@ -117,7 +117,7 @@ class Combinations(NumpyRecord[T]):
     r: int = Int(2, minimum=0)
     with_replacement: bool = Bool(False)
 
-    def _places(self: Combinations[Any]) -> np.ndarray:
+    def _indices(self: Combinations[Any]) -> np.ndarray:
         choose: Any = itertools.combinations
         if self.with_replacement:
             choose = itertools.combinations_with_replacement
@@ -132,7 +132,7 @@ class Combinations(NumpyRecord[T]):
         return TensorSpec((math.comb(choices, self.r), self.r), self.input.dtype)
 
     def compute(self: Combinations[np.ndarray]) -> Any:
-        return self.input[self._places()] if self.r else self.input[:0]
+        return self.input[self._indices()] if self.r else self.input[:0]
 
 
 @record("aten::vander")

@@ -18,10 +18,7 @@ from kuiper.ops.core.schema import Int, Known, Tensors
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
 
-__all__ = [
-    "Cat",
-    "Stack",
-]
+__all__ = ["Cat", "Stack"]
 
 
 def check_tensors(tensors: Any) -> list[Any]:

@@ -36,11 +36,6 @@ __all__ = ["Arange", "Eye", "Full", "Linspace", "Random"]
 
 FLOAT32 = np.dtype(np.float32)
 
-# The last positional arguments of functions that create tensors.
-_PLACE = schema(
-    dtype=DType(None), layout=AnyArgument(None), device=AnyArgument(None), pin=AnyArgument(None)
-)
-
 
 class Created(NumpyRecord[T]):
     """Base of the records whose result depends on shapes and numbers only."""
@@ -51,6 +46,15 @@ class Created(NumpyRecord[T]):
 
     def is_known(self: Created[Known]) -> bool:
         return True
+
+
+class _Positional(Created[T]):
+    """Base of TorchScript functions that create tensors: their last positional arguments."""
+
+    dtype: np.dtype | None = DType(None)
+    layout_: Any = AnyArgument(None)
+    device: Any = AnyArgument(None)
+    pin: Any = AnyArgument(None)
 
 
 def _size(a: Any) -> tuple[int, ...]:
@@ -97,12 +101,7 @@ def _filled(name: str, types: tuple[str, ...], value: int, summary: str) -> None
     define("New", types[2], (like, size, dtype), _size, input_dtype, "shared")
 
 
-_filled(
-    "Zeros",
-    ("torch.zeros", "torch.zeros_like", "Tensor.new_zeros"),
-    0,
-    "A tensor of zeros.",
-)
+_filled("Zeros", ("torch.zeros", "torch.zeros_like", "Tensor.new_zeros"), 0, "A tensor of zeros.")
 _filled("Ones", ("torch.ones", "torch.ones_like", "Tensor.new_ones"), 1, "A tensor of ones.")
 _filled(
     "Empty",
@@ -170,7 +169,7 @@ class Zero(Created[T]):
 
 
 @record("aten::new_full")
-class NewFull(Created[T]):
+class NewFull(_Positional[T], ahead=True):
     """A tensor of the input's dtype filled with one number.
 
     Source: torch.Tensor.new_full.
@@ -185,10 +184,6 @@ class NewFull(Created[T]):
     input: T = Tensor()
     size: tuple[int, ...] = Ints()
     fill_value: float = Scalar()
-    dtype: np.dtype | None = DType(None)
-    layout_: Any = AnyArgument(None)
-    device: Any = AnyArgument(None)
-    pin: Any = AnyArgument(None)
 
     def result(self: NewFull[TensorSpec]) -> TensorSpec:
         return TensorSpec(_size(self), self.dtype or self.input.dtype)
@@ -198,17 +193,13 @@ class NewFull(Created[T]):
 
 
 @record("aten::scalar_tensor")
-class ScalarTensor(Created[T]):
+class ScalarTensor(_Positional[T], ahead=True):
     """A number as a 0-d tensor.
 
     Source: torch.scalar_tensor.
     """
 
     s: float = Scalar()
-    dtype: np.dtype | None = DType(None)
-    layout_: Any = AnyArgument(None)
-    device: Any = AnyArgument(None)
-    pin: Any = AnyArgument(None)
 
     def result(self: ScalarTensor[TensorSpec]) -> TensorSpec:
         return TensorSpec((), self.dtype or FLOAT32)
@@ -255,7 +246,7 @@ class Arange(Created[T]):
 
 
 @record("aten::linspace")
-class Linspace(Created[T]):
+class Linspace(_Positional[T], ahead=True):
     """`steps` evenly spaced numbers from `start` to `end`, both included.
 
     Source: torch.linspace.
@@ -264,10 +255,6 @@ class Linspace(Created[T]):
     start: float = Scalar()
     end: float = Scalar()
     steps: int = Int(minimum=0)
-    dtype: np.dtype | None = DType(None)
-    layout_: Any = AnyArgument(None)
-    device: Any = AnyArgument(None)
-    pin: Any = AnyArgument(None)
 
     def result(self: Linspace[TensorSpec]) -> TensorSpec:
         return TensorSpec((self.steps,), self.dtype or FLOAT32)
@@ -277,7 +264,7 @@ class Linspace(Created[T]):
 
 
 @record("aten::logspace")
-class Logspace(Created[T]):
+class Logspace(_Positional[T], ahead=True):
     """``base ** x`` for `steps` evenly spaced numbers x from `start` to `end`.
 
     Source: torch.logspace.
@@ -287,10 +274,6 @@ class Logspace(Created[T]):
     end: float = Scalar()
     steps: int = Int(minimum=0)
     base: float = Scalar(10.0)
-    dtype: np.dtype | None = DType(None)
-    layout_: Any = AnyArgument(None)
-    device: Any = AnyArgument(None)
-    pin: Any = AnyArgument(None)
     result = Linspace.result
 
     def compute(self: Logspace[np.ndarray]) -> Any:
@@ -305,8 +288,8 @@ class Eye(Overloaded[T], Created[T]):
     """
 
     overloads = (
-        schema(n=Int(minimum=0), m=Int(minimum=0)) + _PLACE,
-        schema(n=Int(minimum=0)) + _PLACE,
+        schema(n=Int(minimum=0), m=Int(minimum=0)) + _Positional.arguments,
+        schema(n=Int(minimum=0)) + _Positional.arguments,
     )
     n: int
     dtype: np.dtype | None

@@ -10,20 +10,10 @@ from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of, split_axis
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record
-from kuiper.ops.core.schema import (
-    Int,
-    Ints,
-    Tensor,
-)
+from kuiper.ops.core.schema import Int, Ints, Tensor
 from kuiper.ops.tensor.shape import swapped
 
-__all__ = [
-    "ChannelShuffle",
-    "Flip",
-    "PixelShuffle",
-    "PixelUnshuffle",
-    "Roll",
-]
+__all__ = ["ChannelShuffle", "Flip", "PixelShuffle", "PixelUnshuffle", "Roll"]
 
 
 @record(

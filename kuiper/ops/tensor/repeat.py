@@ -15,12 +15,7 @@ from kuiper.ops.tensor.shape import View
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
 
-__all__ = [
-    "Expand",
-    "ExpandAs",
-    "Repeat",
-    "Tile",
-]
+__all__ = ["Expand", "ExpandAs", "Repeat", "Tile"]
 
 
 def _expanded_shape(shape: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:

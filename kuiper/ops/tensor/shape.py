@@ -36,19 +36,23 @@ __all__ = [
 ]
 
 
-def reshaped(b: Binder, value: TensorView, shape: Sequence[int]) -> None:
-    """Bind output 0 to `value` in another shape: a view if the strides allow it, else a copy."""
-    view = value.reshape(shape)
-    if view is not None:
-        b.alias(view)
-        return
-    b.copy(value, b.output().view(value.shape))
-
-
 class View(Record[T]):
     """A record whose output is always a view of its input."""
 
     layout = Layout.VIEW
+
+
+class Reshaped(View[T]):
+    """Base of the records whose output has the input's elements in the same order."""
+
+    input: T = Tensor()
+
+    def bind(self: Reshaped[TensorView], b: Binder) -> None:
+        view = self.input.reshape(b.output_spec().shape)
+        if view is None:  # the strides do not allow a view
+            b.copy(self.input, b.output().view(self.input.shape))
+        else:
+            b.alias(view)
 
 
 class Permutation(View[T]):
@@ -69,7 +73,7 @@ class Permutation(View[T]):
 
 
 @record("Tensor.reshape", "Tensor.view", "torch.reshape", "aten::view_copy")
-class Reshape(View[T]):
+class Reshape(Reshaped[T]):
     """The elements in the same order and another shape.
 
     An extent of -1 follows from the others.  A 0 copies the extent of the same axis, as in ONNX;
@@ -91,11 +95,8 @@ class Reshape(View[T]):
     def infer(self: Reshape[TensorSpec]) -> TensorSpec:
         return TensorSpec(_resolve_shape(self.shape, self.input), self.input.dtype)
 
-    def bind(self: Reshape[TensorView], b: Binder) -> None:
-        reshaped(b, self.input, _resolve_shape(self.shape, self.input))
 
-
-def _resolve_shape(wanted: Sequence[int], input: TensorSpec | TensorView) -> tuple[int, ...]:
+def _resolve_shape(wanted: Sequence[int], input: TensorSpec) -> tuple[int, ...]:
     """Return the extents that a reshape of `input` to `wanted` gives."""
     shape = list(wanted)
     if input.size > 0:
@@ -121,7 +122,7 @@ def _resolve_shape(wanted: Sequence[int], input: TensorSpec | TensorView) -> tup
 
 
 @record("Tensor.reshape_as", "Tensor.view_as", "aten::view_as")
-class ReshapeAs(View[T]):
+class ReshapeAs(Reshaped[T]):
     """The elements of one tensor in the shape of another.
 
     Source: torch.Tensor.reshape_as.
@@ -132,7 +133,6 @@ class ReshapeAs(View[T]):
         If the other tensor has another number of elements.
     """
 
-    input: T = Tensor()
     other: T = Tensor()
 
     def infer(self: ReshapeAs[TensorSpec]) -> TensorSpec:
@@ -142,9 +142,6 @@ class ReshapeAs(View[T]):
             )
         return TensorSpec(self.other.shape, self.input.dtype)
 
-    def bind(self: ReshapeAs[TensorView], b: Binder) -> None:
-        reshaped(b, self.input, self.other.shape)
-
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
         source, batch = c.first_batch(c.a.input), c.first_batch(c.a.other)
@@ -153,7 +150,7 @@ class ReshapeAs(View[T]):
 
 
 @record("torch.flatten", "Tensor.flatten", "nn.Flatten")
-class Flatten(View[T]):
+class Flatten(Reshaped[T]):
     """The axes from `start_dim` to `end_dim`, both included, merged into one.
 
     Source: torch.flatten, torch.nn.Flatten.
@@ -165,11 +162,10 @@ class Flatten(View[T]):
     """
 
     # The defaults of the module; for the function, files hold both arguments.
-    input: T = Tensor()
     start_dim: int = Int(1)
     end_dim: int = Int(-1)
 
-    def infer(self: Flatten[Any]) -> TensorSpec:
+    def infer(self: Flatten[TensorSpec]) -> TensorSpec:
         shape = self.input.shape or (1,)
         start = axis_of(self.start_dim, shape, "start_dim")
         end = axis_of(self.end_dim, shape, "end_dim")
@@ -180,9 +176,6 @@ class Flatten(View[T]):
         return TensorSpec(
             (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]), self.input.dtype
         )
-
-    def bind(self: Flatten[TensorView], b: Binder) -> None:
-        reshaped(b, self.input, self.infer().shape)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -319,7 +312,7 @@ class MatrixTranspose(Permutation[T]):
 
 
 @record("torch.squeeze", "Tensor.squeeze", "aten::squeeze_copy")
-class Squeeze(View[T]):
+class Squeeze(Reshaped[T]):
     """The input without those of the axes `dim` (by default all) that have extent 1.
 
     Source: torch.squeeze.
@@ -330,18 +323,14 @@ class Squeeze(View[T]):
         If `dim` holds a number that is no axis of the input.
     """
 
-    input: T = Tensor()
     dim: tuple[int, ...] | None = Ints(default=None, nullable=True)
 
-    def infer(self: Squeeze[Any]) -> TensorSpec:
+    def infer(self: Squeeze[TensorSpec]) -> TensorSpec:
         shape = self.input.shape
         gone = set(range(len(shape))) if self.dim is None else set(axes_of(self.dim, shape or (1,)))
         return TensorSpec(
             [n for d, n in enumerate(shape) if n != 1 or d not in gone], self.input.dtype
         )
-
-    def bind(self: Squeeze[TensorView], b: Binder) -> None:
-        reshaped(b, self.input, self.infer().shape)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -352,7 +341,7 @@ class Squeeze(View[T]):
 
 
 @record("torch.unsqueeze", "Tensor.unsqueeze", "aten::unsqueeze_copy")
-class Unsqueeze(View[T]):
+class Unsqueeze(Reshaped[T]):
     """The input with axes of extent 1 inserted; `dim` counts the axes of the output.
 
     Source: torch.unsqueeze.
@@ -363,19 +352,15 @@ class Unsqueeze(View[T]):
         If `dim` holds a number that is no axis of the output.
     """
 
-    input: T = Tensor()
     dim: tuple[int, ...] = Ints()
 
-    def infer(self: Unsqueeze[Any]) -> TensorSpec:
+    def infer(self: Unsqueeze[TensorSpec]) -> TensorSpec:
         rank = self.input.rank + len(self.dim)
         axes = axes_of(self.dim, (1,) * rank)
         extents = iter(self.input.shape)
         return TensorSpec(
             [1 if d in axes else next(extents) for d in range(rank)], self.input.dtype
         )
-
-    def bind(self: Unsqueeze[TensorView], b: Binder) -> None:
-        reshaped(b, self.input, self.infer().shape)
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:

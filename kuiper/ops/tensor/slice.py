@@ -28,16 +28,7 @@ from kuiper.ops.tensor.shape import View
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
 
-__all__ = [
-    "Chunk",
-    "Narrow",
-    "Select",
-    "Slice",
-    "SliceIndexes",
-    "Split",
-    "TensorSplit",
-    "Unbind",
-]
+__all__ = ["Chunk", "Narrow", "Select", "Slice", "SliceIndexes", "Split", "TensorSplit", "Unbind"]
 
 # How PNNX writes an open end and, in `selects`, a range instead of an index.
 OPEN = 2**31 - 1
@@ -102,6 +93,10 @@ def _equal_pieces(extent: int, length: int) -> list[int]:
     if extent == 0:
         return [0]
     return [min(length, extent - start) for start in range(0, extent, length)]
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
 
 
 def _batch_without_axis(c: TracedCall) -> BatchAxis:
@@ -234,8 +229,8 @@ class Unbind(View[T]):
 
     def infer(self: Unbind[TensorSpec]) -> Any:
         axis = axis_of(self.dim, self.input.shape)
-        shape = (*self.input.shape[:axis], *self.input.shape[axis + 1 :])
-        specs = tuple(TensorSpec(shape, self.input.dtype) for _ in range(self.input.shape[axis]))
+        x, shape = self.input, _without(self.input.shape, axis)
+        specs = tuple(TensorSpec(shape, x.dtype) for _ in range(x.shape[axis]))
         if self.n_outputs == 1 != len(specs):
             return StaticValue(specs)
         if self.n_outputs != len(specs):
@@ -415,9 +410,7 @@ class Select(View[T]):
     def infer(self: Select[TensorSpec]) -> TensorSpec:
         axis = axis_of(self.dim, self.input.shape)
         wrapped_index(self.index, self.input.shape[axis], axis)
-        return TensorSpec(
-            (*self.input.shape[:axis], *self.input.shape[axis + 1 :]), self.input.dtype
-        )
+        return TensorSpec(_without(self.input.shape, axis), self.input.dtype)
 
     def bind(self: Select[TensorView], b: Binder) -> None:
         axis = axis_of(self.dim, self.input.shape)

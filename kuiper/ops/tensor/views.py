@@ -27,7 +27,7 @@ from kuiper.ops.core.schema import (
 )
 from kuiper.ops.tensor.concat import Cat, check_tensors
 from kuiper.ops.tensor.permute import backwards
-from kuiper.ops.tensor.shape import Permutation, View, reshaped, swapped
+from kuiper.ops.tensor.shape import Permutation, Reshaped, View, swapped
 from kuiper.ops.tensor.slice import TensorSplit
 
 if TYPE_CHECKING:
@@ -98,20 +98,16 @@ class BatchedTranspose(Permutation[T]):
 
 
 @record("aten::ravel")
-class Ravel(View[T]):
+class Ravel(Reshaped[T]):
     """The tensor flattened to one axis.
 
     Source: torch.ravel.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
-    input: T = Tensor()
 
     def infer(self: Ravel[TensorSpec]) -> TensorSpec:
         return TensorSpec((self.input.size,), self.input.dtype)
-
-    def bind(self: Ravel[TensorView], b: Binder) -> None:
-        reshaped(b, self.input, (self.input.size,))
 
 
 def _extended(shape: tuple[int, ...], rank: int, before: Sequence[int]) -> tuple[int, ...]:
@@ -126,15 +122,11 @@ def _extended(shape: tuple[int, ...], rank: int, before: Sequence[int]) -> tuple
 def _at_least(name: str, rank: int, before: Sequence[int]) -> None:
     """Register a view with axes of extent 1 added to tensors of a lower rank."""
 
-    class AtLeast(View[T]):
+    class AtLeast(Reshaped[T]):
         batch = NoBatchRule("rare: no known export uses it with another batch")
-        input: T = Tensor()
 
         def infer(self: AtLeast[TensorSpec]) -> TensorSpec:
             return TensorSpec(_extended(self.input.shape, rank, before), self.input.dtype)
-
-        def bind(self: AtLeast[TensorView], b: Binder) -> None:
-            reshaped(b, self.input, b.output_spec().shape)
 
     AtLeast.__name__ = AtLeast.__qualname__ = f"AtLeast{rank}D"
     AtLeast.__doc__ = (

@@ -22,13 +22,7 @@ from kuiper.ops.tensor.slice import OPEN, Slice, cut_out, wrapped_index
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
 
-__all__ = [
-    "Copy",
-    "Fill",
-    "SelectScatter",
-    "SliceCopy",
-    "SliceScatter",
-]
+__all__ = ["Copy", "Fill", "SelectScatter", "SliceCopy", "SliceScatter"]
 
 
 @record("Tensor.copy")
