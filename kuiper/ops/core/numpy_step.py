@@ -55,7 +55,8 @@ class NumpyRecord(Record[T]):
 
     def result(self: NumpyRecord[TensorSpec]) -> Any:
         """Return the specs of the outputs; by default one output is like the input."""
-        return TensorSpec(self.input.shape, self.input.dtype)
+        x: TensorSpec = vars(self)["input"]
+        return TensorSpec(x.shape, x.dtype)
 
     def compute(self: NumpyRecord[np.ndarray]) -> Any:
         raise NotImplementedError

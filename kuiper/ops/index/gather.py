@@ -70,6 +70,10 @@ def _batch_beside(c: TracedCall, specs: Sequence[TensorSpec]) -> BatchAxis:
 class _AlongAxis(KernelRecord[T]):
     """Base of the operators with indices along an axis."""
 
+    input: T
+    index: T
+    dim: int
+
     def axis(self: _AlongAxis[Any]) -> int:
         return axis_of(self.dim, self.input.shape or (1,))
 
@@ -79,6 +83,8 @@ class _AlongAxis(KernelRecord[T]):
 
 class _Elements(_AlongAxis[T]):
     """Base of the operators with one index for each element."""
+
+    src: Any
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -390,6 +396,7 @@ class _WrittenSlices(_AlongAxis[T]):
 
     batch = staticmethod(_batch_of_slices)
     negative = False  # whether indices may count from the end
+    source: Any
 
     def axis(self: _WrittenSlices[Any]) -> int:
         return axis_of(self.dim, self.input.shape)
@@ -533,6 +540,9 @@ class TakeAlongDim(Overloaded[T], KernelRecord[T]):
         schema(input=Tensor(), index=Tensor(), dim=Int()),
         schema(input=Tensor(), index=Tensor(), dim=Int(None, nullable=True)),
     )
+    input: T
+    index: T
+    dim: int | None
 
     def _shape(self: TakeAlongDim[Known]) -> tuple[int, ...]:
         if self.dim is None:

@@ -37,16 +37,16 @@ __all__ = ["AMinMax", "All", "Any", "CountNonzero", "Deviation", "NanSum"]
 INT64 = np.dtype(np.int64)
 
 
-def _axes(a: Record[typing.Any]) -> tuple[int, ...]:
+def _axes(a: typing.Any) -> tuple[int, ...]:
     return reduced_axes(getattr(a, "dim", None), a.input.shape)
 
 
-def _reduced(a: Record[typing.Any], dtype: typing.Any) -> TensorSpec:
+def _reduced(a: typing.Any, dtype: typing.Any) -> TensorSpec:
     shape = reduced_shape(a.input.shape, _axes(a), getattr(a, "keepdim", False))
     return TensorSpec(shape, dtype)
 
 
-def _where(a: Record[typing.Any]) -> dict[str, typing.Any]:
+def _where(a: typing.Any) -> dict[str, typing.Any]:
     """Return the arguments of numpy's reductions."""
     return {"axis": _axes(a), "keepdims": getattr(a, "keepdim", False)}
 
@@ -58,6 +58,8 @@ def _widened(dtype: np.dtype) -> np.dtype:
 
 class _Float32Reduction(KernelRecord[T]):
     """Base of the reductions with kernels for float32 only."""
+
+    input: T
 
     def axes(self: _Float32Reduction[typing.Any]) -> tuple[int, ...]:
         return _axes(self)
@@ -97,6 +99,7 @@ class _Truth(Overloaded[T], KernelRecord[T]):
         schema(input=Tensor(), dim=Ints(nullable=True), keepdim=Bool(False)),
     )
     function: Callable[..., typing.Any]
+    input: T
 
     def result(self: _Truth[TensorSpec]) -> typing.Any:
         # PyTorch once had uint8 for truth values and still returns it for uint8.
@@ -294,6 +297,8 @@ class Deviation(Schemas[T], Record[T]):
     )
     kinds: ClassVar[tuple[str, ...]] = ()
     functions: ClassVar[dict[str, typing.Any]] = {"var": variance, "std": deviation, "mean": mean}
+    input: T
+    correction: typing.Any
 
     def infer(self: Deviation[TensorSpec]) -> typing.Any:
         a = self.read()
@@ -368,6 +373,7 @@ class AMinMax(Overloaded[T], _Float32Reduction[T]):
     batch = "reduction"
     overloads = (schema(input=Tensor(), dim=Int(None, nullable=True), keepdim=Bool(False)),)
     runs_in_numpy = False
+    keepdim: bool
 
     def result(self: AMinMax[TensorSpec]) -> typing.Any:
         if 0 in [self.input.shape[d] for d in _axes(self)]:
