@@ -1,4 +1,4 @@
-"""Tensors that combine the elements of others: block diagonals, products, powers."""
+"""Tensors that combine elements of others: block diagonals, products, powers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class BlockDiagonal(Record[T]):
             if tensor.dtype != y.dtype:
                 b.python(lambda x, s=(height, width): x.reshape(s), [tensor], [target])
             else:
-                # A shape with axes of extent 1 put in is always a view.
+                # Inserting axes of extent 1 is always a view.
                 b.copy(tensor.view((height, width)), target)
 
 

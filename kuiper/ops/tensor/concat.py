@@ -1,4 +1,4 @@
-"""Concatenation; where possible each input is computed inside the output."""
+"""Concatenation: if possible, producers write each input directly into the output."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def is_at(value: TensorView, target: TensorView) -> bool:
 class Cat(Record[T]):
     """Tensors concatenated along an axis.
 
-    Inputs that their producers computed inside the output cost nothing; the others are copied.
+    Inputs that their producers wrote into the output cost nothing; the others are copied.
     Source: torch.cat.
 
     Raises
     ------
     ShapeError
-        If there are no tensors, or their shapes differ on another axis than `dim`.
+        If there are no tensors, or their shapes differ along an axis other than `dim`.
     """
 
     tensors: list[T] = Tensors()
@@ -100,7 +100,7 @@ class Cat(Record[T]):
             start += x.shape[axis]
 
     def joined_axis(self: Cat[Known]) -> int:
-        """Return the axis along which the output holds the inputs side by side."""
+        """Return the axis along which the output concatenates the inputs."""
         full = [t for t in self.tensors if t.shape != (0,)] or self.tensors[:1]
         return axis_of(self.dim, full[0].shape)
 
@@ -125,12 +125,12 @@ def _fits(shape: Sequence[int], other: Sequence[int], axis: int) -> bool:
 
 
 def _is_image(value: TensorView) -> bool:
-    """Tell whether a view is channels-last but not contiguous."""
+    """Whether a view is channels-last but not contiguous."""
     return value.is_channels_last and not value.is_contiguous
 
 
 def _adjacent(values: Sequence[TensorView], axis: int) -> TensorView | None:
-    """Return one view of inputs that are adjacent in memory along an axis; None if they are not."""
+    """Return one view of all inputs if they are adjacent in memory along an axis, else None."""
     first = values[0]
     end = first.offset
     for value in values:

@@ -1,7 +1,7 @@
-"""Tensors that depend on sizes and numbers only: constants of the plan.
+"""Tensors that depend only on sizes and numbers: constants of the plan.
 
-Random numbers are drawn when the plan is made.  They differ from PyTorch's, but are the same in
-every run, for any number of threads, and for the first images of any batch.
+Random numbers are drawn while planning.  They differ from PyTorch's, but are the same in every run,
+for any number of threads, and for the first images of any batch.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ FLOAT32 = np.dtype(np.float32)
 
 
 class Created(NumpyRecord[T]):
-    """Base of the records whose result depends on shapes and numbers only."""
+    """Base of the records whose result depends only on shapes and numbers."""
 
-    batch: str = NoBatchRule("a number of each member would be an argument")
-    runs_in_numpy = False  # but ahead, once
+    batch: str = NoBatchRule("its arguments are the same for all members")
+    runs_in_numpy = False  # not between steps, but once while planning
     is_folded = True
 
     def is_known(self: Created[Known]) -> bool:
@@ -64,7 +64,7 @@ def _size(a: Any) -> tuple[int, ...]:
 
 
 def _filled(name: str, types: tuple[str, ...], value: int, summary: str) -> None:
-    """Register the three records of a constant tensor: of a size, like an input, and new."""
+    """Register three records of a constant tensor: of a size, `_like` and `new_`."""
 
     def define(
         suffix: str,
@@ -217,7 +217,7 @@ class Arange(Created[T]):
     Raises
     ------
     ShapeError
-        If `step` is 0 or leads away from `end`, or there are too many elements.
+        If `step` is 0 or has the wrong sign, or there are too many elements.
     """
 
     start: float = Scalar(0)
@@ -305,7 +305,7 @@ class Eye(Overloaded[T], Created[T]):
 
 
 class Random(Record[T]):
-    """Base of the records that draw random numbers, with `draw`, for the shape of `spec`."""
+    """Base of the random tensors; a subclass has `spec`, and `draw` unless it is normal."""
 
     batch = NoBatchRule("the numbers drawn depend on the shape")
     is_pure = False
@@ -315,7 +315,7 @@ class Random(Record[T]):
 
     def bind(self: Random[TensorView], b: Binder) -> None:
         spec = self.spec()
-        # A seed per operator, so that no two operators draw the same numbers.
+        # Each operator has its own seed, so that no two draw the same numbers.
         generator = np.random.Generator(np.random.PCG64(zlib.crc32(b.operator.name.encode())))
         drawn = self.draw(generator, spec.shape)
         b.alias(b.constant(np.require(convert(drawn, spec.dtype), requirements="C")))

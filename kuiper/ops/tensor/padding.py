@@ -1,8 +1,8 @@
 """Padding and cropping by strided copies.
 
 The kept part of the input is copied into the middle of the output.  A constant is written around
-it; the other modes copy strips of the output itself, one axis after the other, so that each strip
-carries the margins of the axes before it along and corners come out by themselves.
+it; the other modes copy strips of the output itself, one axis after the other, so each strip
+includes the margins of the axes before it and the corners need no steps.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModulePad", "Pad", "SamePadding", "pad_spatial"]
 
-# Limit of a window's extents; no window over images is larger.
-LARGEST_WINDOW = 1 << 16
+MAX_WINDOW = 1 << 16  # extents of a window over images
 
 MODES = ("constant", "reflect", "replicate", "circular")
 
@@ -152,7 +151,7 @@ def pad_spatial(
     mode : str
         ``"constant"``, ``"reflect"``, ``"replicate"`` or ``"circular"``.
     fill : float, default=0
-        What ``"constant"`` writes.
+        The value that ``"constant"`` writes.
 
     Returns
     -------
@@ -162,7 +161,7 @@ def pad_spatial(
     Raises
     ------
     ShapeError
-        If the mode cannot make so wide a margin.
+        If a margin exceeds what the mode allows.
     """
     margins = _margins(value.shape, pad, mode)
     kept = _crop(value, margins)
@@ -239,13 +238,13 @@ class SamePadding(Record[T]):
 
     An odd margin is larger at the end, as in TensorFlow.  `window` holds kernel, stride and
     dilation for h and w.  `kuiper.from_torch` and `kuiper export` write it for timm's `Conv2dSame`
-    and the like, because pnnx would write the margins of the traced size.
+    and similar modules, because pnnx would write the margins of the traced size.
     Source: timm.layers.pad_same.
 
     Raises
     ------
     ShapeError
-        If the input has fewer axes than an image, or `window` or `value` is no such constant.
+        If the input is no image, or `window` or `value` is no constant of the expected form.
     """
 
     batch = "last_two_axes"
@@ -273,10 +272,10 @@ class SamePadding(Record[T]):
         pad: list[int] = []
         for axis, column in enumerate(zip(*np.asarray(window.constant).tolist(), strict=True)):
             kernel, stride, dilation = column
-            if min(column) < 1 or max(column) > LARGEST_WINDOW:
+            if min(column) < 1 or max(column) > MAX_WINDOW:
                 raise ShapeError(
                     f"'window' has kernel {kernel}, stride {stride} and dilation {dilation}, "
-                    f"expected numbers from 1 to {LARGEST_WINDOW}"
+                    f"expected numbers from 1 to {MAX_WINDOW}"
                 )
             pad[:0] = same_margins(shape[axis - 2], kernel, stride, dilation)
         number = float(np.asarray(value.constant)[0])
@@ -286,7 +285,7 @@ class SamePadding(Record[T]):
 class ModulePad(Record[T]):
     """The input with margins along its spatial axes.
 
-    `padding` holds (before, after) pairs, last axis first; one number stands for all.
+    `padding` holds (before, after) pairs, last axis first; a single number applies to all sides.
     Source: torch.nn.ZeroPad2d, ConstantPad2d, ReflectionPad2d, ReplicationPad2d.
 
     Raises

@@ -1,4 +1,4 @@
-"""Permutations of elements: one strided copy each, in the layout of the input."""
+"""Permutations of elements: strided copies in the layout of the input."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Flip(Record[T]):
     Raises
     ------
     ShapeError
-        If `dims` holds no axes of the input, or one twice.
+        If `dims` holds a number that is no axis of the input, or an axis twice.
     """
 
     batch = "along_axes"
@@ -175,7 +175,7 @@ class Roll(Record[T]):
     Raises
     ------
     ShapeError
-        If there are not as many `shifts` as `dims`, or one is no axis.
+        If there are not as many `shifts` as `dims`, or one of `dims` is no axis.
     """
 
     batch = "along_axes"
@@ -195,14 +195,12 @@ class Roll(Record[T]):
     def bind(self: Roll[TensorView], b: Binder) -> None:
         if self.dims:
             x, y = self.input, b.output(layout=self.input)
-            shifts = [0] * x.rank  # an axis that is named twice moves by both shifts
+            shifts = [0] * x.rank  # the shifts of an axis that is named twice add up
             for dim, shift in zip(self.dims, self.shifts, strict=True):
                 shifts[axis_of(dim, x.shape)] += shift
         else:
-            x, y = (
-                b.contiguous(self.input).view((self.input.size,)),
-                b.output().view((self.input.size,)),
-            )
+            flat = (self.input.size,)
+            x, y = b.contiguous(self.input).view(flat), b.output().view(flat)
             shifts = list(self.shifts)
         if x.size == 0 or x.rank == 0:
             b.copy(x, y)

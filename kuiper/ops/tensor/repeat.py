@@ -1,4 +1,4 @@
-"""Repetition: views with a stride of 0, and copies where the result has to be written."""
+"""Repetition: expansions are views with a stride of 0, repeats are copies."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def _expanded_shape(shape: Sequence[int], sizes: Sequence[int]) -> tuple[int, ..
 
 @record("Tensor.expand", "aten::broadcast_to", "aten::expand_copy")
 class Expand(View[T]):
-    """Axes of extent 1 expanded without a copy; -1 keeps an axis, axes may be added in front.
+    """Axes of extent 1 expanded without a copy; -1 keeps an axis, and leading axes may be added.
 
     Source: torch.Tensor.expand.
 
     Raises
     ------
     ShapeError
-        If `sizes` is missing, or an axis has another extent than 1 and its size.
+        If `sizes` is missing, or an axis has neither extent 1 nor its size.
     """
 
     # pnnx called the argument `shape` until 2022.
@@ -77,7 +77,7 @@ class ExpandAs(View[T]):
     Raises
     ------
     ShapeError
-        If an axis has another extent than 1 and that of the other tensor.
+        If an axis has neither extent 1 nor that of the other tensor.
     """
 
     input: T = Tensor()
@@ -103,7 +103,7 @@ def _infer_repeat(input: TensorSpec, repeats: Sequence[int]) -> TensorSpec:
 
 
 def _bind_repeat(input: TensorView, repeats: Sequence[int], b: Binder) -> None:
-    """Copy with an extra loop per axis, along which the input has a stride of 0."""
+    """Copy with one more axis per axis, along which the input has a stride of 0."""
     x = input.view((1,) * (len(repeats) - input.rank) + input.shape)
     y = b.output()
     shape, x_strides, y_strides = [], [], []
@@ -142,8 +142,7 @@ class Repeat(Record[T]):
         if len(self.sizes) < self.input.rank:
             raise ShapeError(
                 f"'sizes' is {self.sizes}, expected at least {self.input.rank} integers for an "
-                "input of "
-                f"shape {self.input.shape}"
+                f"input of shape {self.input.shape}"
             )
         return _infer_repeat(self.input, self.sizes)
 

@@ -1,7 +1,7 @@
 """Tensors in another shape, or with their axes in another order.
 
-They are views: another window of the same memory, made while planning, free at run time; where the
-strides do not allow a shape, a copy.
+They are views, made while planning and free at run time; a reshape copies if the strides do not
+allow a view.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Walks over the indexed elements of a tensor, which several families share."""
+"""Indexed views: iteration over the elements of a tensor at computed indices."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def flat(value: TensorView) -> TensorView:
 
 
 def spread(value: TensorView, shape: Sequence[int], axes: Sequence[int]) -> TensorView:
-    """Return a view expanded to a shape, of which its axes are `axes`."""
+    """Return a view broadcast to a shape; `axes` are its axes in that shape."""
     strides = [0] * len(shape)
     for axis, extent, stride in zip(axes, value.shape, value.strides, strict=True):
         strides[axis] = 0 if extent == 1 else stride
@@ -62,7 +62,7 @@ def spread(value: TensorView, shape: Sequence[int], axes: Sequence[int]) -> Tens
 
 
 class IndexedView:
-    """A walk over the elements of a tensor at some indices.
+    """The elements of a tensor at computed indices, as the operand of a gather or a scatter.
 
     Parameters
     ----------
@@ -70,9 +70,9 @@ class IndexedView:
     tensor : TensorView
         The tensor to read or write.
     shape : sequence of int
-        The shape of the walk.
+        The shape of the view.
     kept : sequence of (int, int)
-        Pairs of an axis of the shape and the axis of the tensor that it follows.
+        Pairs of an axis of the view and the axis of the tensor that it follows.
     negative : bool, default=False
         Whether indices may count from the end.
     """
@@ -94,7 +94,13 @@ class IndexedView:
         self.extents: list[int] = []
 
     def add(self, index: Any, own: int, axes: Sequence[int]) -> None:
-        """Add an index along an axis of the tensor; its axes are the axes `axes` of the shape."""
+        """Index the axis `own` of the tensor; `axes` are the axes of `index` in the view's shape.
+
+        Raises
+        ------
+        ShapeError
+            If the axis is empty.
+        """
         extent = self.tensor.shape[own]
         if extent == 0:
             raise ShapeError("every index is out of range for an axis of extent 0")
@@ -109,11 +115,11 @@ class IndexedView:
         return self.b.context_state(ERROR_SLOT_BYTES), text
 
     def gather(self, y: TensorView) -> None:
-        """Gather the elements into a view of the walk's shape."""
+        """Add the step that copies the elements to `y`, of the view's shape."""
         self.b.step(GatherStep(self.tensor, y, self.strides, self.indices, *self._fault()))
 
     def scatter(self, source: TensorView, kind: str = "put") -> None:
-        """Scatter a view to the elements: store it, or reduce it into them."""
+        """Add the step that stores `source` to the elements, or reduces it into them."""
         source = source.expand(self.shape)
         self.b.step(
             ScatterStep(
@@ -123,7 +129,7 @@ class IndexedView:
 
 
 def copied(b: Binder, x: TensorView, *others: Any) -> TensorView:
-    """Return output 0 as a copy of the input, or the input's memory if it has no later reader."""
+    """Return output 0, filled with the input; the input's own memory if nothing else reads it."""
     apart = all(not isinstance(v, TensorView) or v.buffer is not x.buffer for v in others)
     y = b.output(reuse=x if apart else None)
     if not is_at(x, y):
@@ -132,7 +138,7 @@ def copied(b: Binder, x: TensorView, *others: Any) -> TensorView:
 
 
 def indexed_elements(b: Binder, tensor: TensorView, index: TensorView, axis: int) -> IndexedView:
-    """Return the walk with one index per element, along an axis."""
+    """Return the view with one index per element, along an axis."""
     axes = range(len(index.shape))
     subscript = IndexedView(b, tensor, index.shape, [(d, d) for d in axes if d != axis])
     subscript.add(index, axis, axes)
