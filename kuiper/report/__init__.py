@@ -1,14 +1,13 @@
-"""Pictures and figures of a model: the graph as SVG, and a page that needs nothing but a browser.
+"""Reports on a model: the graph as SVG, and a self-contained HTML page.
 
 ::
 
-    layout.py     where the operators of a graph go: layers, few crossings, short edges
+    layout.py     layered layout of a graph with few crossings and short edges
     svg.py        the graph, the timeline and the memory plan as SVG
-    page.py       all of it in one HTML file, with page.css and page.js inside
-    roofline.py   what the machine could do, and how near each operator comes
+    page.py       all of these in one HTML file, which embeds page.css and page.js
+    roofline.py   peaks of the machine, and the part of them that each operator reaches
 
-The command line uses this package (``kuiper graph``, ``kuiper profile --html``); nothing else in
-kuiper imports it.
+Only the command line imports this package (``kuiper graph``, ``kuiper profile --html``).
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Layered layout of a graph (Sugiyama's method).
 
-1. *layers*: each operator stands below everything that it reads;
-2. *stand-ins*: an edge across several layers gets one in each, so that it is drawn around the
-   operators between; edges from one operator share them, as a trunk from which each branches off
-   where it has to (in DenseNet a result goes to fifty concatenations);
-3. *order*: in each layer by the median place of the neighbours, downwards and upwards in turn, as
-   long as fewer edges cross;
-4. *places*: each layer as near to its neighbours as the widths allow.  For one layer that is a
-   least-squares problem with minimal distances, which merging neighbours that push each other
-   (pool adjacent violators) solves exactly in linear time.
+1. *Layers*: each operator is below all its producers.
+2. *Dummy nodes*: an edge across several layers gets one in each, which leads it around the
+   operators between.  The edges of one operator share them as a trunk from which each reader
+   branches off (in DenseNet one result has up to fifty readers).
+3. *Order*: each layer is sorted by the median index of the neighbours in sweeps down and up; the
+   order with the fewest crossings wins.
+4. *Positions*: each layer moves as close to its neighbours as the widths allow.  Per layer this is
+   least squares with minimum distances, which pool-adjacent-violators solves in linear time.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ CHARACTER = 6.7
 BOLD = 7.4
 WIDEST = 230
 SWEEPS = 8
-STRAIGHTNESS = 8.0  # how much more an edge's stand-ins care for a straight line than operators do
+STRAIGHTNESS = 8.0  # weight of a dummy node's position relative to an operator's
 
 
 class Box(NamedTuple):
-    """A box: its centre, its extents, and the layer it stands in."""
+    """A box: centre, extents and layer."""
 
     x: float
     y: float
@@ -44,16 +43,17 @@ class Box(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """A line from one box to another, by the points it goes through.
+    """A line through points from one box to another.
 
     Attributes
     ----------
     source : str
     target : str or None
-        None for a piece of a trunk, from which several lines branch off further down.
+        None for a section of a trunk, which several readers share.
     points : list of (float, float)
     branch : int
-        At which place of the trunk, counted from the source, the line leaves it, or the piece ends.
+        Index of the branch, counted from the source, at which the line leaves the trunk or the
+        section ends.
     """
 
     source: str
@@ -63,7 +63,7 @@ class Edge(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where everything is.
+    """The positions of all boxes and lines, in pixels.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Layout(NamedTuple):
 
 
 def arrange_graph(graph: Graph) -> Layout:
-    """Arrange a graph's operators.
+    """Lay out the operators of a graph.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def arrange_graph(graph: Graph) -> Layout:
     Returns
     -------
     Layout
-        Producers above their readers, in pixels of the picture.
+        Producers are above their readers.
     """
     order = [op.name for op in graph.topological_order()]
     edges = {
@@ -102,12 +102,12 @@ def arrange_graph(graph: Graph) -> Layout:
 
 
 def heading(op: Operator) -> str:
-    """Return the first line of an operator's box: its type, and what was fused into it."""
+    """Return the first line of an operator's box: its type and its post-ops."""
     return " + ".join([op.type, *(post.type.removeprefix("nn.") for post in op.post_ops)])
 
 
 def box_width(first: str, *others: str) -> float:
-    """Return the width of a box for a line in bold, and others."""
+    """Return the width of a box with a first line in bold."""
     letters = max([BOLD * len(first), *(CHARACTER * len(line) for line in others)])
     return min(WIDEST, max(64.0, 18 + letters))
 
@@ -115,12 +115,12 @@ def box_width(first: str, *others: str) -> float:
 def arrange(
     order: Sequence[str], edges: Sequence[tuple[str, str]], widths: Mapping[str, float]
 ) -> Layout:
-    """Arrange nodes.
+    """Lay out nodes.
 
     Parameters
     ----------
     order : sequence of str
-        All nodes, each after those with an edge to it.
+        All nodes in topological order.
     edges : sequence of (str, str)
     widths : mapping of str to float
 
@@ -129,7 +129,7 @@ def arrange(
     Layout
     """
     layers = _layers(order, edges)
-    # From here on nodes are numbers: the operators first, then the stand-ins.
+    # Below, nodes are numbers: the operators first, then the dummy nodes.
     number = {name: i for i, name in enumerate(order)}
     layer_of = [layers[name] for name in order]
     extents = [widths[name] for name in order]
@@ -172,9 +172,9 @@ def arrange(
         begin = 0
         for branch, end in enumerate(sorted(set(at))):
             piece = trunks[source][begin : end + 1]
-            ends = [reader for reader, place in zip(readers, at, strict=True) if place == end]
+            ends = [reader for reader, index in zip(readers, at, strict=True) if index == end]
             if len(ends) > 1 or end < max(at):
-                # Others go on with the trunk: up to here it is a line of its own.
+                # Several lines share the trunk up to here, so it is a separate line.
                 if len(piece) > 1:
                     points = _points(piece, len(order), centres, tops, left)
                     lines.append(Edge(source, None, points, branch))
@@ -191,17 +191,17 @@ def arrange(
 def _points(
     chain: Sequence[int], n_real: int, centres: Any, tops: Any, left: float
 ) -> list[tuple[float, float]]:
-    """Return the points of a line: the lower edge of a first box, the upper one of a last."""
-    places = [[centres[i] - left, tops[i]] for i in chain]
+    """Return the points of a line, from the lower edge of a box to the upper edge of another."""
+    points = [(centres[i] - left, tops[i]) for i in chain]
     if chain[0] < n_real:
-        places[0][1] += HEIGHT / 2
+        points[0] = points[0][0], points[0][1] + HEIGHT / 2
     if chain[-1] < n_real:
-        places[-1][1] -= HEIGHT / 2
-    return [(x, y) for x, y in places]
+        points[-1] = points[-1][0], points[-1][1] - HEIGHT / 2
+    return points
 
 
 def _layers(order: Sequence[str], edges: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """Return the layer of each node: below its sources, and sources without any near their use."""
+    """Return the layer of each node: below its sources; roots directly above their readers."""
     readers: dict[str, list[str]] = {name: [] for name in order}
     sources: dict[str, list[str]] = {name: [] for name in order}
     for source, target in edges:
@@ -211,14 +211,14 @@ def _layers(order: Sequence[str], edges: Sequence[tuple[str, str]]) -> dict[str,
     for name in order:
         layers[name] = 1 + max((layers[source] for source in sources[name]), default=-1)
     for name in order:
-        # Constants: a weight that stands at the top would draw its edge through everything.
+        # Constants move down to their readers, which keeps their edges short.
         if not sources[name] and readers[name] and len(order) > 2:
             layers[name] = max(0, min(layers[reader] for reader in readers[name]) - 1)
     return layers
 
 
 def _depth_first(n_real: int, above: list[list[int]], below: list[list[int]]) -> list[int]:
-    """Return all nodes so that a branch stays together: a first order without many crossings."""
+    """Return all nodes in depth-first order: an initial order with few crossings."""
     seen = [False] * len(above)
     found = []
     for root in range(n_real):
@@ -245,17 +245,13 @@ def _ordered(
             break
         down = sweep % 2 == 0
         neighbours = above if down else below
-        place = {node: i for row in rows for i, node in enumerate(row)}
+        index = {node: i for row in rows for i, node in enumerate(row)}
         for row in rows if down else reversed(rows):
             keys = {
-                node: median(place[other] for other in neighbours[node])
-                if neighbours[node]
-                else place[node]
-                for node in row
+                node: median(index[other] for other in neighbours[node] or [node]) for node in row
             }
             row.sort(key=keys.__getitem__)
-            for i, node in enumerate(row):
-                place[node] = i
+            index.update((node, i) for i, node in enumerate(row))
         crossings = _crossings(rows, below)
         if crossings < fewest:
             best, fewest = [list(row) for row in rows], crossings
@@ -264,12 +260,12 @@ def _ordered(
 
 def _crossings(rows: list[list[int]], below: list[list[int]]) -> int:
     """Count the pairs of edges that cross."""
-    place = {node: i for row in rows for i, node in enumerate(row)}
+    index = {node: i for row in rows for i, node in enumerate(row)}
     total = 0
     for row in rows:
         seen: list[int] = []
         for node in row:
-            ends = sorted(place[other] for other in below[node])
+            ends = sorted(index[other] for other in below[node])
             for end in ends:
                 total += len(seen) - bisect_right(seen, end)
             for end in ends:
@@ -286,7 +282,7 @@ def _placed(
 ) -> list[float]:
     """Return the horizontal centre of each node."""
     centres = [0.0] * len(extents)
-    for row in rows:  # to begin with, one beside the other around the middle
+    for row in rows:  # start with each row packed around the centre
         total = sum(extents[node] for node in row) + GAP * (len(row) - 1)
         x = -total / 2
         for node in row:
@@ -299,7 +295,7 @@ def _placed(
             for node in row:
                 near = above[node] if down else below[node]
                 near = near or (below[node] if down else above[node])
-                if node >= n_real:  # a trunk is straight, whatever branches off
+                if node >= n_real:  # trunks stay straight regardless of their branches
                     near = [other for other in near if other >= n_real] or near
                 wanted.append(
                     sum(centres[other] for other in near) / len(near) if near else centres[node]
@@ -313,8 +309,8 @@ def _placed(
 def _spaced(
     row: Sequence[int], wanted: Sequence[float], weights: Sequence[float], extents: Sequence[float]
 ) -> list[float]:
-    """Return the places nearest to those wanted at which no two boxes of a row overlap."""
-    # Take off what the boxes to the left need anyway; what is left must not decrease.
+    """Return the positions closest to those wanted at which no two boxes of a row overlap."""
+    # Relative to the minimum offset of each box, the positions must not decrease.
     offsets = [0.0]
     for left, right in pairwise(row):
         offsets.append(offsets[-1] + (extents[left] + extents[right]) / 2 + GAP)

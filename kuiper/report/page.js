@@ -6,7 +6,7 @@
   const details = one("#details");
   let view = "graph", which = "file", chosen = null, hits = [], hit = -1;
 
-  // -- zoom and pan: the viewBox of each picture ------------------------------------------
+  // -- zoom and pan by the viewBox of each picture ----------------------------------------
 
   const boxes = new Map();
   const pane = () => one(view === "graph" ? `.pane[data-graph="${which}"]` : `.pane[data-pane="${view}"]`);
@@ -19,7 +19,7 @@
   function natural(svg) { return [0, 0, svg.width.baseVal.value, svg.height.baseVal.value]; }
   function size(svg) { return [Number(svg.dataset.width), Number(svg.dataset.height)]; }
   function fit(svg) { show(svg, [0, 0, ...size(svg)]); }
-  // Pictures are shown whole; a graph from its top, at a size that can be read.
+  // A picture starts fitted to the window; a graph at its top, at a readable scale.
   function start(svg) {
     const [width] = size(svg);
     const seen = svg.getBoundingClientRect();
@@ -28,7 +28,7 @@
     const tall = wide * seen.height / seen.width;
     const first = one(".op rect", svg);
     const middle = first ? Number(first.getAttribute("x")) + Number(first.getAttribute("width")) / 2 : width / 2;
-    // The first operator in the middle, as far as no part of the picture is left out for it.
+    // Centre the first operator, but keep the view within the picture.
     const slack = [Math.min(0, width - wide), Math.max(0, width - wide)];
     const left = Math.max(slack[0], Math.min(middle - wide / 2, slack[1]));
     show(svg, [left, 0, wide, tall]);
@@ -37,7 +37,7 @@
     const [left, top, width, height] = boxes.get(svg);
     show(svg, [left + width * (1 - factor) * x, top + height * (1 - factor) * y, width * factor, height * factor]);
   }
-  // The part of the picture that one pixel of the screen covers, as viewBox keeps proportions.
+  // Picture units per pixel of the screen; the viewBox keeps the aspect ratio.
   function unit(svg) {
     const seen = svg.getBoundingClientRect(), [, , width, height] = boxes.get(svg);
     return Math.max(width / seen.width, height / seen.height);
@@ -142,16 +142,16 @@
 
   // -- keys -------------------------------------------------------------------------------
 
-  // The arrows follow the lines of a graph: to a producer, to a reader, to what stands beside.
+  // Up selects a producer, down a reader, left and right the neighbour in the layer.
   function neighbour(key) {
     const ops = data.graphs[which], op = ops[chosen];
     if (!op) return Object.keys(ops)[0];
     if (key === "ArrowUp") return op.inputs.flatMap(o => o.ops)[0];
     if (key === "ArrowDown") return op.outputs.flatMap(o => o.ops)[0];
-    const place = group => ["y", "x"].map(axis => Number(one("rect", group).getAttribute(axis)));
-    const groups = all(".op", picture()), [y, x] = place(groups.find(group => group.dataset.op === chosen));
+    const corner = group => ["y", "x"].map(axis => Number(one("rect", group).getAttribute(axis)));
+    const groups = all(".op", picture()), [y, x] = corner(groups.find(group => group.dataset.op === chosen));
     const right = key === "ArrowRight";
-    const beside = groups.map(group => [group.dataset.op, ...place(group)])
+    const beside = groups.map(group => [group.dataset.op, ...corner(group)])
       .filter(([, top, left]) => Math.abs(top - y) < 4 && (right ? left > x : left < x))
       .sort((a, b) => right ? a[2] - b[2] : b[2] - a[2]);
     return beside.length ? beside[0][0] : undefined;
@@ -169,7 +169,7 @@
     event.preventDefault();
   });
 
-  // -- choosing an operator ----------------------------------------------------------------
+  // -- selecting an operator ---------------------------------------------------------------
 
   function choose(name) {
     if (!data.graphs[which][name]) {
@@ -181,7 +181,7 @@
     }
     chosen = name;
     for (const element of all("[data-op]")) element.classList.toggle("chosen", element.dataset.op === name);
-    // Lines from one operator share a trunk: what leads to a reader is the trunk as far as its branch.
+    // Lines from one operator share a trunk: highlight it up to the branch of the reader.
     for (const svg of all(".graph")) {
       const paths = all("path", svg), branch = new Map();
       for (const path of paths) if (path.dataset.to === name) branch.set(path.dataset.from, Number(path.dataset.branch));
@@ -201,7 +201,7 @@
     const x = Number(rect.getAttribute("x")) + Number(rect.getAttribute("width")) / 2, y = Number(rect.getAttribute("y"));
     const seen = svg.getBoundingClientRect(), scale = unit(svg);
     const [left, top, width, height] = boxes.get(svg);
-    // What is on the screen: the viewBox is centred in the element.
+    // The visible area; the viewBox is centred in the element.
     const half = [seen.width * scale / 2, seen.height * scale / 2], centre = [left + width / 2, top + height / 2];
     if (Math.abs(x - centre[0]) < half[0] * 0.9 && Math.abs(y - centre[1]) < half[1] * 0.9) return;
     show(svg, [x - width / 2, y - height / 2, width, height]);
@@ -231,7 +231,7 @@
     if (op.location) html += ` <small>${escaped(op.location)}</small>`;
     if (op.time) html += `<h2>Time</h2>${timing(op.time)}`;
     else if (op.owner) html += `<h2>Time</h2>part of ${link(op.owner)}${op.owner_time ? timing(op.owner_time) : ""}`;
-    else if (!op.type.startsWith("pnnx.")) html += "<h2>Time</h2>none: it makes no step of its own";
+    else if (!op.type.startsWith("pnnx.")) html += "<h2>Time</h2>none: it has no step";
     if (op.tree) html += `<h2>Expression</h2><code>${escaped(op.infix)}</code><div class="tree">${op.tree}</div>`;
     if (Object.keys(op.params).length) html += `<h2>Parameters</h2>${rows(Object.entries(op.params).map(([k, v]) => [k, escaped(v)]))}`;
     for (const [title, operands] of [["Inputs", op.inputs], ["Outputs", op.outputs]]) {
@@ -249,7 +249,7 @@
 
   // -- tables -------------------------------------------------------------------------------
 
-  // What can be clicked can be reached with Tab and pressed with Enter.
+  // Clickable rows and headings can be focused with Tab and pressed with Enter.
   for (const cell of all("tr[data-op], .sortable th")) {
     cell.tabIndex = 0;
     cell.onkeydown = event => { if (event.key === "Enter") cell.click(); };

@@ -1,4 +1,4 @@
-"""One HTML file that shows a model: graph, times, timeline, memory; it needs no network."""
+"""A self-contained HTML page that shows a model: graph, times, timeline and memory plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import kuiper
 from kuiper.errors import ExpressionError
 from kuiper.expression import infix, parse, to_svg
-from kuiper.ir import Attribute, Graph, Operator
+from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.model import Model
 from kuiper.planning.profile import Profile
 from kuiper.report.roofline import Peaks, by_operator, by_type, with_roofline
@@ -22,7 +22,7 @@ from kuiper.report.svg import memory_svg, svg, timeline_svg, type_colour
 
 __all__ = ["page", "weight_statistics"]
 
-# A histogram and exact extremes of more values than this are taken from every k-th of them.
+# Larger weights are subsampled with a fixed stride for their statistics.
 MAX_VALUES = 4_000_000
 BINS = 24
 
@@ -42,19 +42,18 @@ def page(
     ----------
     model : Model
     inputs : sequence of numpy.ndarray
-        What it is run on to measure times, and planned for.
+        The inputs to plan for and to measure with.
     title : str
     profile : Profile, optional
-        Times that are known already; by default they are measured.
+        Known times; by default they are measured.
     peaks : Peaks, optional
         For the roofline.
     runs : int, default=10
-        How many runs to measure.
+        Number of runs to measure.
 
     Returns
     -------
     str
-        The page, self-contained.
     """
     profile = model.profile(*inputs, runs=runs) if profile is None else profile
     shapes = [np.shape(x) for x in inputs]
@@ -105,10 +104,10 @@ def page(
 
 
 def fused_into(graph: Graph, planned: Graph) -> dict[str, str]:
-    """Return which operator does the work of one that the file has and the run has not.
+    """Map each operator that the passes fused to the planned operator that computes it.
 
-    A fused operator leaves its output's name to the operator that now computes it; one that went
-    into its reader leaves nothing, so the readers are followed.  What appears nowhere is gone:
+    An operator that is fused into its producer keeps the name of its output; for one that is fused
+    into its reader, the readers are followed.  Operators without an entry were eliminated:
     identities, folded constants, shape arithmetic.
     """
     found: dict[str, str] = {}
@@ -132,7 +131,7 @@ def fused_into(graph: Graph, planned: Graph) -> dict[str, str]:
 
 
 def weight_statistics(attribute: Attribute) -> dict[str, Any]:
-    """Return extremes, mean, deviation, share of zeros and a histogram of a weight."""
+    """Return extremes, mean, deviation, fraction of zeros and a histogram of a weight."""
     values = attribute.numpy().reshape(-1)
     values = values[:: 1 + values.size // MAX_VALUES]
     if values.dtype.kind == "c":
@@ -156,9 +155,9 @@ def weight_statistics(attribute: Attribute) -> dict[str, Any]:
 
 
 def _times(rows: Sequence[Mapping[str, Any]], planned: Graph) -> dict[str, dict[str, Any]]:
-    """Return what each operator took, by its name.
+    """Map each operator to its times.
 
-    Copies into the caller's arrays bear the name of a type, as no operator makes them.
+    Steps that copy into the caller's arrays have no operator; they are named ``pnnx.Output``.
     """
     ends = [op.name for op in planned if op.type == "pnnx.Output"]
     times: dict[str, dict[str, Any]] = {}
@@ -183,42 +182,22 @@ def _operator(
     owners: Mapping[str, str],
     statistics: dict[int, dict[str, Any]],
 ) -> dict[str, Any]:
-    """Return what the page tells of an operator."""
+    """Return the data of an operator for the page; `statistics` caches those of weights by id."""
     weights = []
     for key, attribute in op.attributes.items():
         if id(attribute) not in statistics:
             statistics[id(attribute)] = weight_statistics(attribute)
-        weights.append(
-            {
-                "key": key,
-                "shape": attribute.shape,
-                "dtype": attribute.dtype,
-                **statistics[id(attribute)],
-            }
-        )
+        tensor = {"key": key, "shape": attribute.shape, "dtype": attribute.dtype}
+        weights.append({**tensor, **statistics[id(attribute)]})
     entry: dict[str, Any] = {
         "type": op.type,
         "colour": type_colour(op.type),
         "params": {key: str(value) for key, value in op.params.items()},
         "inputs": [
-            {
-                "name": o.name,
-                "key": key,
-                "shape": o.shape,
-                "dtype": o.dtype,
-                "ops": [o.producer.name] if o.producer else [],
-            }
+            {"key": key, **_operand(o, [o.producer] if o.producer else [])}
             for o, key in zip(op.inputs, op.input_keys, strict=True)
         ],
-        "outputs": [
-            {
-                "name": o.name,
-                "shape": o.shape,
-                "dtype": o.dtype,
-                "ops": [reader.name for reader in o.consumers],
-            }
-            for o in op.outputs
-        ],
+        "outputs": [_operand(o, o.consumers) for o in op.outputs],
         "weights": weights,
         "post": [post.type for post in op.post_ops],
     }
@@ -235,15 +214,21 @@ def _operator(
         try:
             tree = parse(expression, len(op.inputs), extended=True)
         except ExpressionError:
-            pass  # shown as the text that it is, among the parameters
+            pass  # its text appears among the parameters
         else:
             entry["tree"] = to_svg(tree)
             entry["infix"] = infix(tree, [f"%{o.name}" for o in op.inputs])
     return entry
 
 
+def _operand(operand: Operand, ops: Sequence[Operator]) -> dict[str, Any]:
+    """Return the data of an operand, with links to the operators at its other end."""
+    names = [op.name for op in ops]
+    return {"name": operand.name, "shape": operand.shape, "dtype": operand.dtype, "ops": names}
+
+
 def _embedded(data: Any) -> str:
-    """Return JSON that may stand inside a script element."""
+    """Return JSON that is safe inside a script element."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
@@ -252,7 +237,7 @@ FIGURES = ("µs", "share", "GFLOP/s", "GB/s", "roofline")
 
 
 def _figures(row: Mapping[str, Any]) -> list[str]:
-    """Return the cells below FIGURES."""
+    """Return the cells of the columns FIGURES."""
     return [
         f"{row['seconds'] * 1e6:.1f}",
         f"{row['share']:.1%}",
@@ -265,15 +250,15 @@ def _figures(row: Mapping[str, Any]) -> list[str]:
 def _table(
     heads: Sequence[str], rows: Sequence[tuple[str | None, Sequence[str]]], words: Sequence[int]
 ) -> str:
-    """Return a table to sort.
+    """Return a sortable table.
 
     Parameters
     ----------
     heads : sequence of str
     rows : sequence of (str or None, sequence of str)
-        The operator that a click chooses, and the cells, as HTML.
+        The operator that a click selects, and the cells as HTML.
     words : sequence of int
-        Which columns hold words; figures are set flush right.
+        Indices of text columns; the others are numbers, aligned to the right.
     """
 
     def cell(tag: str, column: int, text: str) -> str:
@@ -301,7 +286,7 @@ def _operator_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _kernel(row: Mapping[str, Any]) -> str:
-    """Return the cell of a step's kernel; over that of a convolution, why it was chosen."""
+    """Return the cell of a step's kernel; for a convolution with a tooltip on its algorithm."""
     if row["algorithm"] is None:
         return escape(row["kind"])
     reasons = "\n".join(f"not {name}: {reason}" for name, reason in row["left"].items())
@@ -362,7 +347,7 @@ _PAGE = """\
 <label>colour <select id="colour"><option value="time">by time</option>
 <option value="type">by type</option></select></label>
 <button id="minus" title="smaller">−</button><button id="plus" title="larger">+</button>
-<button id="fit" title="show all of it">all</button>
+<button id="fit" title="fit to window">all</button>
 </div>
 </header>
 <main>
@@ -376,9 +361,9 @@ _PAGE = """\
 <h2>Operators</h2>{operators}
 <h2>Steps</h2>{steps}</div>
 </section>
-<aside id="details" aria-live="polite"><p class="hint">Click an operator, or walk through the graph
-with the arrow keys. Drag to move; turn the wheel or press + - 0 to zoom. Type / to search, Enter to
-go on to the next that was found, Esc to end the search.</p></aside>
+<aside id="details" aria-live="polite"><p class="hint">Click an operator, or navigate the graph with
+the arrow keys. Drag to pan; use the wheel or + - 0 to zoom. Press / to search, Enter for the next
+match, Esc to clear the search.</p></aside>
 </main>
 <script type="application/json" id="data">{data}</script>
 <script>

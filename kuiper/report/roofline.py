@@ -1,4 +1,4 @@
-"""What this machine could do, and how near each operator comes to it."""
+"""Peaks of this machine, and the part of them that each operator reaches."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kuiper.model import Model
 
 __all__ = ["Peaks", "by_operator", "by_type", "measure_peaks", "with_roofline"]
 
-# Floats of the arrays whose addition shows how fast the caches are, and how fast memory is.
+# Numbers of float32 elements whose addition measures the caches and memory.
 LENGTHS = (1 << 16, 1 << 18, 1 << 20, 1 << 22)
-MEMORY_LENGTH = 1 << 24  # 64 MiB: beyond the caches of most machines
-CHAIN = 16
+MEMORY_LENGTH = 1 << 24  # 64 MiB: more than the caches of most machines
+CHAIN = 16  # additions per run in caches
 
 
 class Peaks(NamedTuple):
@@ -26,13 +26,12 @@ class Peaks(NamedTuple):
     Attributes
     ----------
     gflops : float
-        Billions of float32 operations per second, in a matrix product that stays in the caches.
+        GFLOP/s of a float32 matrix product in the caches.
     gbytes : float
-        Billions of bytes per second, read and written, from and to memory.
+        GB/s read from and written to memory, in sum.
     caches : tuple of (int, float)
-        Bytes that an operator touches, and the billions of bytes per second that are possible
-        when they are there from the operator before; ascending.  What touches more than the last
-        goes to memory.
+        Bytes that an operator touches, ascending, and the GB/s if the previous operator left them
+        in the caches.  Operators that touch more bytes than the last use memory.
     """
 
     gflops: float
@@ -40,13 +39,7 @@ class Peaks(NamedTuple):
     caches: tuple[tuple[int, float], ...] = ()
 
     def bandwidth(self, n_bytes: float) -> float:
-        """Return the billions of bytes per second that are possible for so many bytes.
-
-        Parameters
-        ----------
-        n_bytes : float
-            What an operator reads and writes.
-        """
+        """Return the peak in GB/s for an operator that reads and writes `n_bytes`."""
         if not self.caches or n_bytes <= 0:
             return self.gbytes
         points = (*self.caches, (4 * self.caches[-1][0], self.gbytes))
@@ -56,8 +49,8 @@ class Peaks(NamedTuple):
     def raised(self, rows: Sequence[Mapping[str, Any]]) -> Peaks:
         """Return peaks that no operator exceeds.
 
-        An operator that was faster than a peak shows that something disturbed the measurement of
-        the peak.  Winograd does fewer operations than are counted, so it shows nothing.
+        An operator above a peak shows that the measurement of the peak was disturbed.  Winograd
+        does not count for `gflops`, since it does fewer operations than are counted.
 
         Parameters
         ----------
@@ -79,16 +72,16 @@ class Peaks(NamedTuple):
         return peaks._replace(gflops=gflops)
 
     def _faster(self, n_bytes: float, times: float) -> Peaks:
-        """Return peaks whose bandwidth for so many bytes is `times` as high, and for fewer, too.
+        """Return peaks with `times` the bandwidth for `n_bytes`, and at least that for fewer.
 
-        Only the points on either side are moved: what disturbed the measurement of memory says
-        nothing about the caches, unless they would be slower than memory.
+        Only the points on either side are scaled: a disturbed measurement of memory does not imply
+        one of the caches.
         """
         if not self.caches:
             return self._replace(gbytes=self.gbytes * times)
         sizes = [size for size, _ in self.caches]
         speeds = [*(speed for _, speed in self.caches), self.gbytes]
-        ends = [*sizes, 4 * sizes[-1]]  # as in `bandwidth`: from here on it is memory alone
+        ends = [*sizes, 4 * sizes[-1]]  # as in `bandwidth`: only memory beyond the last
         if n_bytes >= ends[-1]:
             speeds[-1] *= times
         else:
@@ -100,13 +93,13 @@ class Peaks(NamedTuple):
 
 
 def measure_peaks(seconds: float = 0.5) -> Peaks:
-    """Measure the peaks with kuiper's own kernels: a matrix product, and additions.
+    """Measure the peaks with kuiper's kernels: a matrix product, and additions.
 
     Parameters
     ----------
     seconds : float
-        About how long.  Everything is measured several times, the best counts, and turns change
-        quickly: what disturbs the machine for a moment then spoils none of the figures.
+        Approximate duration.  The trials alternate quickly and the best run of each counts, so
+        that a short disturbance of the machine affects no result.
 
     Returns
     -------
@@ -140,7 +133,7 @@ def measure_peaks(seconds: float = 0.5) -> Peaks:
         if time.perf_counter() >= end:
             break
     speeds = [work / t / 1e9 for (_, _, work), t in zip(trials, best, strict=True)]
-    # A smaller cache is never slower; where it was measured so, something came between.
+    # A smaller cache is never slower, except for disturbed measurements.
     caches = [max(speeds[i:]) for i in range(1, len(speeds))]
     sizes = [8 * length for length in LENGTHS]
     return Peaks(speeds[0], speeds[-1], tuple(zip(sizes, caches[:-1], strict=True)))
@@ -149,35 +142,31 @@ def measure_peaks(seconds: float = 0.5) -> Peaks:
 def _model(
     type: str, params: dict[str, Any], attributes: dict[str, Attribute], count: int = 1
 ) -> Model:
-    """Return a model of one operator, or of several in a row that nothing fuses."""
+    """Return a model of one operator, or of a chain of them without fusion."""
     graph = Graph()
     graph.add_operand("0", None, "f32")
     graph.add_operator("pnnx.Input", "in", outputs=["0"])
     for number in range(count):
+        inputs, outputs = [str(number)], [str(number + 1)]
         graph.add_operator(
-            type,
-            f"op_{number}",
-            [str(number)],
-            [str(number + 1)],
-            params=params,
-            attributes=attributes,
+            type, f"op_{number}", inputs, outputs, params=params, attributes=attributes
         )
     graph.add_operator("pnnx.Output", "out", [str(count)])
     return Model(graph, optimize=False)
 
 
 def by_operator(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of a profile with the steps of each operator taken together.
+    """Sum the rows of a profile by operator.
 
     Parameters
     ----------
     rows : sequence of dict
-        One for each step, as in :attr:`kuiper.Profile.rows`.
+        One per step, as in :attr:`kuiper.Profile.rows`.
 
     Returns
     -------
     list of dict
-        In the order of first steps: `name`, `type`, `kernels` (a list of kinds), `algorithm` (of
+        In order of their first steps: `name`, `type`, `kernels` (a list of kinds), `algorithm` (of
         a convolution, or None), `seconds`, `share`, `gflops`, `gbytes`.
     """
     groups: dict[str, list[Mapping[str, Any]]] = {}
@@ -196,15 +185,15 @@ def by_operator(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def with_roofline(rows: Sequence[Mapping[str, Any]], peaks: Peaks | None) -> list[dict[str, Any]]:
-    """Return the rows of a profile with `roofline`: which part of the possible speed they reach.
+    """Add `roofline` to the rows of a profile: the fraction of the possible speed.
 
-    The possible speed is the peak of arithmetic, or of the cache or memory that holds so many
-    bytes, whichever takes longer.  None where the peaks are not known or nothing is counted.
+    The possible speed is limited by arithmetic, or by the cache or memory that holds the bytes,
+    whichever takes longer.  `roofline` is None without peaks or without counted work.
 
     Parameters
     ----------
     rows : sequence of dict
-        Of :func:`by_operator`, or single steps.
+        From :func:`by_operator`, or single steps.
     peaks : Peaks or None
 
     Returns
@@ -223,12 +212,12 @@ def with_roofline(rows: Sequence[Mapping[str, Any]], peaks: Peaks | None) -> lis
 
 
 def by_type(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of operators summed by type, slowest first.
+    """Sum rows of operators by type, the slowest first.
 
     Parameters
     ----------
     rows : sequence of dict
-        Of :func:`with_roofline`.
+        From :func:`with_roofline`.
 
     Returns
     -------
@@ -249,7 +238,7 @@ def by_type(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return time and speeds of some rows together."""
+    """Return the total time and the mean speeds of rows."""
     seconds = sum(row["seconds"] for row in rows)
     return {
         "seconds": seconds,

@@ -14,7 +14,7 @@ from kuiper.report.layout import BOLD, CHARACTER, Edge, arrange_graph, heading
 
 __all__ = ["memory_svg", "svg", "timeline_svg", "type_colour"]
 
-# Families that come often have a colour that is easy to tell; the others get one by their name.
+# Distinct colours for frequent types; the others derive one from their name.
 _COLOURS = {
     "pnnx.Input": "#c9e4ca", "pnnx.Output": "#c9e4ca", "pnnx.Attribute": "#eee5c8",
     "nn.Conv2d": "#b8d4f0", "nn.Linear": "#cfc4ee", "nn.ConvTranspose2d": "#a9c3e8",
@@ -24,7 +24,7 @@ _COLOURS = {
 
 
 def type_colour(type: str) -> str:
-    """Return the fill of an operator type or kernel; always the same one."""
+    """Return the fill colour of an operator type or kernel."""
     if type in _COLOURS:
         return _COLOURS[type]
     hue = sum((i + 7) * ord(c) for i, c in enumerate(type)) * 47 % 360
@@ -43,11 +43,11 @@ def svg(
     ----------
     graph : Graph
     fill : callable, optional
-        The colour of an operator's box; by default one for each type.
+        The colour of an operator's box; by default that of its type.
     style : bool, default=True
-        Whether fonts and strokes are in the picture; a page has them in its style sheet.
+        Embed fonts and strokes; a page has them in its style sheet.
     note : callable, optional
-        More words for the text that shows up under the mouse.
+        Additional text for the tooltip of an operator.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def svg(
         )
     parts.append('<g class="edges">')
     for edge in layout.edges:
-        # A piece of a trunk has no reader; how far down it is says whose line it is a part of.
+        # A section of a trunk has no reader; its branch tells which lines share it.
         to = f' data-to="{escape(edge.target)}"' if edge.target is not None else ""
         parts.append(
             f'<path d="{_curve(edge)}" data-from="{escape(edge.source)}"{to} '
@@ -92,7 +92,7 @@ def svg(
 
 
 def _cut(text: str, width: float, letter: float = 6.2) -> str:
-    """Shorten a text to the width of its box; the end of a name says more than its middle."""
+    """Shorten a text to the width of its box; the end of a name is kept as most specific."""
     room = int((width - 12) / letter)
     if len(text) <= room:
         return text
@@ -106,7 +106,7 @@ def _curve(edge: Edge) -> str:
     path = [f"M{x:.1f},{y:.1f}"]
     for next_x, next_y in rest:
         if abs(next_x - x) < 0.5:
-            if path[-1].startswith("V"):  # straight on through another layer
+            if path[-1].startswith("V"):  # extend a straight line
                 path.pop()
             path.append(f"V{next_y:.1f}")
             y = next_y
@@ -121,27 +121,23 @@ def _curve(edge: Edge) -> str:
 
 
 def timeline_svg(rows: Sequence[Mapping[str, Any]], width: int = 1200) -> str:
-    """Draw the steps of a profile one after the other, a lane for each kind of kernel.
+    """Draw the steps of a profile on a time axis, with a lane for each kind of kernel.
 
     Parameters
     ----------
     rows : sequence of dict
-        Of the steps: :attr:`kuiper.Profile.rows`.
+        See :attr:`kuiper.Profile.rows`.
     width : int, default=1200
         Pixels.
 
     Returns
     -------
     str
-        An SVG document.
-
-    Notes
-    -----
-    All threads work on one step together, so there is one line of time.
+        An SVG document.  It has one time axis, since all threads share each step.
     """
     total = sum(row["seconds"] for row in rows) or 1.0
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    # Names of kernels stand left of their lanes, the last tick's text ends beyond the last step.
+    # Margins: kernel names left of the lanes, the text of the last tick right of the last step.
     label, lane, head, right = 20 + int(CHARACTER * max(map(len, kinds), default=9)), 30, 26, 40
     scale = (width - label - right) / total
     height = head + lane * len(kinds) + 10
@@ -169,7 +165,7 @@ def timeline_svg(rows: Sequence[Mapping[str, Any]], width: int = 1200) -> str:
 
 
 def ticks(end: float, most: int = 10) -> list[float]:
-    """Return round numbers from 0 to `end`, no more than `most` of them after 0.
+    """Return round numbers from 0 to `end`, at most `most` of them positive.
 
     Examples
     --------
@@ -184,12 +180,12 @@ def ticks(end: float, most: int = 10) -> list[float]:
 
 
 def memory_svg(plan: Plan, width: int = 1200, height: int = 640) -> str:
-    """Draw the memory plan: each buffer from its first step to its last, where it lies in bytes.
+    """Draw the memory plan: each buffer by the range of its steps and of its bytes.
 
     Parameters
     ----------
     plan : kuiper.planning.plan.Plan
-        Of :meth:`kuiper.Model.plan`.
+        From :meth:`kuiper.Model.plan`.
     width, height : int
         Pixels.
 
