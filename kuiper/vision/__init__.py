@@ -1,16 +1,17 @@
-"""Pictures in, pictures out: what stands before and behind a vision network.
+"""Pre- and postprocessing of vision networks.
 
 ::
 
-    images.py        read and write pictures, resize, presets of preprocessing
-    classification   scores -> names
-    detection        letterbox, decoders (NanoDet, YOLOv5/8/10/11), suppression of double boxes
+    images           read, write, resize and preprocess pictures
+    classification   scores -> class names
+    detection        letterbox, decoders (NanoDet, YOLOv5/8/10/11), non-maximum suppression
     segmentation     masks, overlays, cut-outs
     drawing          boxes and labels on a picture
-    video            frames of a file or camera, and a file of frames
+    video            read frames from a file or camera, write a video
+    model_zoo        find and load the bundled models
 
-The command line and the programs in ``examples/`` are built of these parts.  The package needs
-OpenCV (``pip install opencv-python-headless``) and is imported by nothing else in kuiper.
+Only the command line and the programs in ``examples/`` import this package.  It needs OpenCV
+(``pip install opencv-python-headless``).
 
 A picture is an OpenCV image: uint8, (height, width, 3), blue first.
 """
@@ -84,37 +85,20 @@ __all__ = [
     "save_image",
 ]
 
+_HOMES = {
+    "classification": (
+        "Classifier", "Guess", "best_guesses", "draw_guesses", "load_labels", "probabilities",
+    ),
+    "detection": ("Detection", "Detector", "Letterbox", "letterbox", "non_maximum_suppression"),
+    "drawing": ("class_colour", "draw_detections"),
+    "images": (
+        "PRESETS", "Preprocessing", "find_pictures", "is_video", "load_image", "preprocess",
+        "resize_antialiased", "save_image",
+    ),
+    "model_zoo": ("find_labels", "find_model", "models_folder"),
+    "segmentation": ("Segmenter", "cut_out", "overlay"),
+    "video": ("VideoReader", "VideoWriter"),
+}  # fmt: skip
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "Classifier": "kuiper.vision.classification",
-        "Detection": "kuiper.vision.detection",
-        "Detector": "kuiper.vision.detection",
-        "Guess": "kuiper.vision.classification",
-        "Letterbox": "kuiper.vision.detection",
-        "PRESETS": "kuiper.vision.images",
-        "Preprocessing": "kuiper.vision.images",
-        "Segmenter": "kuiper.vision.segmentation",
-        "VideoReader": "kuiper.vision.video",
-        "VideoWriter": "kuiper.vision.video",
-        "best_guesses": "kuiper.vision.classification",
-        "class_colour": "kuiper.vision.drawing",
-        "cut_out": "kuiper.vision.segmentation",
-        "draw_detections": "kuiper.vision.drawing",
-        "draw_guesses": "kuiper.vision.classification",
-        "find_labels": "kuiper.vision.model_zoo",
-        "find_model": "kuiper.vision.model_zoo",
-        "find_pictures": "kuiper.vision.images",
-        "is_video": "kuiper.vision.images",
-        "letterbox": "kuiper.vision.detection",
-        "load_image": "kuiper.vision.images",
-        "load_labels": "kuiper.vision.classification",
-        "models_folder": "kuiper.vision.model_zoo",
-        "non_maximum_suppression": "kuiper.vision.detection",
-        "overlay": "kuiper.vision.segmentation",
-        "preprocess": "kuiper.vision.images",
-        "probabilities": "kuiper.vision.classification",
-        "resize_antialiased": "kuiper.vision.images",
-        "save_image": "kuiper.vision.images",
-    },
+    __name__, {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
 )

@@ -1,4 +1,4 @@
-"""OpenCV, or an error that says what to install."""
+"""Import OpenCV, or raise an error with the package to install."""
 
 from __future__ import annotations
 

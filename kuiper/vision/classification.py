@@ -1,33 +1,32 @@
-"""From a picture to the names of what is on it."""
+"""Image classification: from pictures to class names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import kuiper
 from kuiper.vision._opencv import cv2
-from kuiper.vision.images import PRESETS, Preprocessing, input_shape, input_size, preprocess
-from kuiper.vision.model_zoo import find_labels, find_model
+from kuiper.vision.images import PRESETS, Preprocessing, input_size, preprocess
+from kuiper.vision.model_zoo import find_labels, load_network
 
 __all__ = ["Classifier", "Guess", "best_guesses", "draw_guesses", "load_labels", "probabilities"]
 
-# The preset that each bundled model was trained with; other models get the first.
+# Presets of the bundled models; other models use that of ImageNet.
 _PRESET_OF = {"mobilenet_v2": "imagenet", "squeezenet": "caffe"}
 
 
 @dataclass(frozen=True)
 class Guess:
-    """One class that may be on the picture.
+    """A candidate class of a picture.
 
     Attributes
     ----------
     index : int
-        Number of the class, from 0.
+        Index of the class.
     label : str
     probability : float
         0 to 1.
@@ -38,23 +37,27 @@ class Guess:
     probability: float
 
 
+def softmax(x: np.ndarray, axis: int = 1) -> np.ndarray:
+    """Return exp(x) / sum(exp(x)) along an axis, without overflow."""
+    powers = np.exp(x - x.max(axis=axis, keepdims=True))
+    return powers / powers.sum(axis=axis, keepdims=True)
+
+
 def probabilities(scores: np.ndarray) -> np.ndarray:
-    """Return scores (n, classes) as probabilities; softmax only where they are none yet.
+    """Return scores as probabilities, by softmax unless they are probabilities already.
 
     Parameters
     ----------
-    scores : numpy.ndarray of float, shape (n, classes)
-        Logits, or probabilities, whose rows are not negative and add up to 1.
+    scores : numpy.ndarray of float, shape (n, classes, ...)
+        Logits, or nonnegative probabilities that add up to 1 over the classes.
 
     Returns
     -------
-    numpy.ndarray of float, shape (n, classes)
-        Each row adds up to 1.
+    numpy.ndarray of float, shape (n, classes, ...)
     """
     if (scores >= 0).all() and np.allclose(scores.sum(axis=1), 1, atol=1e-3):
         return scores
-    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
+    return softmax(scores)
 
 
 def best_guesses(row: np.ndarray, labels: Sequence[str], count: int) -> list[Guess]:
@@ -65,9 +68,9 @@ def best_guesses(row: np.ndarray, labels: Sequence[str], count: int) -> list[Gue
     row : numpy.ndarray of float, shape (classes,)
         Probabilities.
     labels : sequence of str
-        A name for each class.
+        One name per class.
     count : int
-        How many to return at most.
+        Maximum number of guesses.
 
     Returns
     -------
@@ -78,23 +81,23 @@ def best_guesses(row: np.ndarray, labels: Sequence[str], count: int) -> list[Gue
 
 
 def load_labels(path: str | Path | None, n_classes: int) -> list[str]:
-    """Return the classes' names: a file's lines, ImageNet's or COCO's where they fit, or numbers.
+    """Return class names: from a file, else those of ImageNet or COCO if they fit, else numbers.
 
     Parameters
     ----------
     path : str, Path or None
-        A text file in UTF-8, one name a line.
+        A UTF-8 text file with one name per line.
     n_classes : int
 
     Returns
     -------
     list of str
-        As many as there are classes.
+        One per class.
 
     Raises
     ------
     ValueError
-        If the file has another number of lines than there are classes.
+        If the number of lines differs from the number of classes.
     """
     if path is None:
         known = {1000: "imagenet_classes.txt", 80: "coco80_classes.txt"}
@@ -107,22 +110,17 @@ def load_labels(path: str | Path | None, n_classes: int) -> list[str]:
     return labels
 
 
-def shapes(tensors: Sequence[Any]) -> str:
-    """List the shapes of a model's inputs or outputs."""
-    return ", ".join(str(tensor.shape) for tensor in tensors)
-
-
 class Classifier:
-    """A network that says what is on a picture.
+    """An image classification network.
 
     Parameters
     ----------
     model : str, Path or kuiper.Model
         The name of a bundled model, a ``.param`` file, or a model.
     how : Preprocessing, optional
-        By default that of the bundled model, else ImageNet's.
+        By default that of the bundled model, or ImageNet's for other models.
     labels : str or Path, optional
-        A file with a name a line; see :func:`load_labels`.
+        A file with one name per line; see :func:`load_labels`.
 
     Examples
     --------
@@ -137,23 +135,14 @@ class Classifier:
         how: Preprocessing | None = None,
         labels: str | Path | None = None,
     ) -> None:
-        name = str(model)
-        if not isinstance(model, kuiper.Model):
-            model = kuiper.load(find_model(name))
-        if len(model.inputs) != 1 or len(input_shape(model)) != 4 or len(model.outputs) != 1:
-            raise ValueError(
-                f"{name}: not an image classification model: inputs {shapes(model.inputs)}, "
-                f"outputs {shapes(model.outputs)}, expected one input (batch, 3, height, width) "
-                "and one output"
-            )
-        self.model = model
-        how = PRESETS[_PRESET_OF.get(name, "imagenet")] if how is None else how
-        self.how = how if how.size else replace(how, size=input_size(model))
+        self.model = load_network(model, "an image classification model", one_output=True)
+        how = PRESETS[_PRESET_OF.get(str(model), "imagenet")] if how is None else how
+        self.how = how if how.size else replace(how, size=input_size(self.model))
         self._labels_file = labels
         self._labels: list[str] | None = None
 
     def preprocess(self, image: np.ndarray) -> np.ndarray:
-        """Return the network's input for one picture, (3, height, width).
+        """Return the network's input for one picture; see :func:`preprocess`.
 
         Parameters
         ----------
@@ -163,16 +152,11 @@ class Classifier:
         Returns
         -------
         numpy.ndarray of float32, shape (3, height, width)
-
-        Raises
-        ------
-        ValueError
-            If the picture is smaller than the cut that `how` wants.
         """
         return preprocess(image, self.how)
 
     def scores(self, x: np.ndarray) -> np.ndarray:
-        """Run the network on x (n, 3, height, width); return scores (n, classes).
+        """Run the network.
 
         Parameters
         ----------
@@ -181,12 +165,12 @@ class Classifier:
         Returns
         -------
         numpy.ndarray of float32, shape (n, classes)
-            What the network gives: logits or probabilities.
+            Logits or probabilities, as the network returns them.
 
         Raises
         ------
         ValueError
-            If the output is not one row of scores for each picture.
+            If the output is not one row of scores per picture.
         """
         y = self.model(x)
         if y.shape[0] != len(x) or y.size != y.shape[0] * y.shape[1]:
@@ -197,13 +181,13 @@ class Classifier:
         return y.reshape(len(x), -1)
 
     def guesses(self, scores: np.ndarray, count: int = 5) -> list[list[Guess]]:
-        """Return the best classes for each row of scores.
+        """Return the most probable classes of each row of scores.
 
         Parameters
         ----------
         scores : numpy.ndarray of float, shape (n, classes)
         count : int, default=5
-            How many for each row.
+            Number of guesses per row.
 
         Returns
         -------
@@ -212,39 +196,39 @@ class Classifier:
         Raises
         ------
         ValueError
-            If the file of labels has another number of lines than there are classes.
+            If the number of labels differs from the number of classes.
         """
         if self._labels is None:
             self._labels = load_labels(self._labels_file, scores.shape[1])
         return [best_guesses(row, self._labels, count) for row in probabilities(scores)]
 
     def __call__(self, images: Sequence[np.ndarray], count: int = 5) -> list[list[Guess]]:
-        """Return the best guesses for each picture.
+        """Classify pictures.
 
         Parameters
         ----------
         images : sequence of numpy.ndarray of uint8, shape (height, width, 3)
             Blue first; their sizes may differ.
         count : int, default=5
-            How many guesses for each.
+            Number of guesses per picture.
 
         Returns
         -------
         list of list of Guess
-            For each picture the most probable classes, the best first.
+            The most probable classes of each picture, the best first.
         """
         x = np.stack([self.preprocess(image) for image in images])
         return self.guesses(self.scores(x), count)
 
 
 def draw_guesses(image: np.ndarray, guesses: Sequence[Guess]) -> np.ndarray:
-    """Return a copy of the picture with the guesses on it, their probabilities as bars.
+    """Return a copy of the picture with the guesses and bars for their probabilities.
 
     Parameters
     ----------
     image : numpy.ndarray of uint8, shape (height, width, 3)
-        Blue first; one narrower than 320 pixels is enlarged, so that the text can be read, and one
-        that is too low for it gets a black strip below.
+        Blue first.  Pictures narrower than 320 pixels are enlarged for legible text; if the height
+        does not suffice, a black strip is added below.
     guesses : sequence of Guess
 
     Returns
@@ -253,12 +237,11 @@ def draw_guesses(image: np.ndarray, guesses: Sequence[Guess]) -> np.ndarray:
     """
     height, width = image.shape[:2]
     if width < 320:
-        factor = min(320 / width, 8)  # a line of pixels would become a tower
+        factor = min(320 / width, 8)  # limits the height of very narrow pictures
         enlarged = (round(width * factor), max(1, round(height * factor)))
         image = cv2.resize(image, enlarged)
         height, width = image.shape[:2]
-    # The letters' size; everything else follows it.  They take the width, where that leaves some
-    # of the picture to see.
+    # The font scale, on which all lengths depend: as wide as the picture, but at most 60 % as high.
     lines = 44 * len(guesses) + 32
     size = max(320 / 900, min(width / 900, 0.6 * height / lines))
     line, margin, thickness = round(44 * size), round(16 * size), max(1, round(2 * size))

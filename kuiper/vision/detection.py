@@ -1,19 +1,19 @@
-"""From a picture to boxes around the things on it.
+"""Object detection: from pictures to boxes of objects.
 
-A detector's export says nothing of what its numbers mean, but its shapes tell enough: for an input
-of h x w pixels there are h/s * w/s places of stride s, and
+The format of a detector's output follows from its shape.  An input of h x w pixels has
+ceil(h / s) * ceil(w / s) grid cells of stride s, and
 
 =============  =================================  ============================================
 decoder        output                             columns
 =============  =================================  ============================================
-``nanodet``    (n, places, classes + 32)          class scores, 4 x 8 logits of distances
-``yolov5``     (n, 3 * places, 5 + classes)       x, y, w, h, objectness, class scores
-``yolov8``     (n, 4 + classes, places)           x, y, w, h, class scores (YOLOv8, v9, 11)
+``nanodet``    (n, cells, classes + 32)           class scores, 4 x 8 logits of distances
+``yolov5``     (n, 3 * cells, 5 + classes)        x, y, w, h, objectness, class scores
+``yolov8``     (n, 4 + classes, cells)            x, y, w, h, class scores (YOLOv8, v9, 11)
 ``end2end``    (n, 300, 6)                        x0, y0, x1, y1, score, class (YOLOv10)
 =============  =================================  ============================================
 
-where places are counted over the strides 8, 16 and 32 (or up to 64).  NanoDet may also come as six
-outputs, scores and distances of each stride.
+where `cells` is the sum over the strides 8, 16 and 32 (and possibly 64).  NanoDet may also have
+separate outputs for scores and distances of each stride.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ import numpy as np
 
 import kuiper
 from kuiper.vision._opencv import cv2
-from kuiper.vision.classification import load_labels, shapes
-from kuiper.vision.images import Preprocessing, input_shape, input_size, normalised
-from kuiper.vision.model_zoo import find_model
+from kuiper.vision.classification import load_labels, softmax
+from kuiper.vision.images import Preprocessing, input_size, normalised
+from kuiper.vision.model_zoo import load_network
 
 __all__ = [
     "DECODERS",
@@ -54,12 +54,12 @@ YOLO = Preprocessing(mean=(0, 0, 0), std=(1, 1, 1))
 
 @dataclass(frozen=True)
 class Detection:
-    """One thing on a picture.
+    """An object in a picture.
 
     Attributes
     ----------
     index : int
-        Number of the class.
+        Index of the class.
     label : str
     score : float
     box : tuple of float
@@ -77,14 +77,14 @@ class Detection:
 
 @dataclass(frozen=True)
 class Letterbox:
-    """Where a picture lies inside a network's input.
+    """The position and scale of a picture within a network's input.
 
     Attributes
     ----------
     scale : float
-        Input pixels for a pixel of the picture.
+        Pixels of the input per pixel of the picture.
     left, top : int
-        Width of the bars.
+        Widths of the bars in pixels of the input.
     shape : tuple of int
         Height and width of the picture.
     """
@@ -95,7 +95,7 @@ class Letterbox:
     shape: tuple[int, int]
 
     def to_picture(self, boxes: np.ndarray) -> np.ndarray:
-        """Return boxes (n, 4) of the input's pixels as boxes of the picture, cut at its border.
+        """Convert boxes from the input to the picture and clip them to its border.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class Letterbox:
         Returns
         -------
         numpy.ndarray of float, shape (n, 4)
-            The same in pixels of the picture.
+            In pixels of the picture.
         """
         moved = (boxes - np.array([self.left, self.top] * 2)) / self.scale
         height, width = self.shape
@@ -115,7 +115,7 @@ class Letterbox:
 def letterbox(
     image: np.ndarray, size: tuple[int, int], value: int = 114
 ) -> tuple[np.ndarray, Letterbox]:
-    """Scale a picture into height x width, keep its proportions, fill the rest with a grey.
+    """Scale a picture in proportion into height x width and fill the rest with grey.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def letterbox(
     Returns
     -------
     numpy.ndarray, Letterbox
-        The new picture, and where the old one lies in it.
+        The new picture, and the position of the old one in it.
     """
     old_height, old_width = image.shape[:2]
     height, width = size
@@ -143,13 +143,13 @@ def letterbox(
     return canvas, Letterbox(scale, left, top, (old_height, old_width))
 
 
-# -- suppression ---------------------------------------------------------------------------
+# -- non-maximum suppression ---------------------------------------------------------------
 
 
 def non_maximum_suppression(
     boxes: np.ndarray, scores: np.ndarray, classes: np.ndarray, iou: float = 0.5, limit: int = 300
 ) -> np.ndarray:
-    """Keep the best of boxes of one class that cover the same thing.
+    """Keep the best of overlapping boxes of the same class.
 
     Parameters
     ----------
@@ -157,15 +157,14 @@ def non_maximum_suppression(
         Left, top, right, bottom.
     scores, classes : numpy.ndarray, shape (n,)
     iou : float, default=0.5
-        Two boxes of a class are one thing if the area that they share is more than this part of the
-        area that they cover together.
+        Boxes of a class are duplicates if intersection over union of their areas exceeds this.
     limit : int, default=300
-        How many to keep at most.
+        Maximum number of boxes to keep.
 
     Returns
     -------
     numpy.ndarray of int
-        Which boxes stay, the best first.
+        Indices of the kept boxes, the best first.
     """
     order = np.argsort(-scores, kind="stable")
     areas = np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(axis=1)
@@ -175,9 +174,9 @@ def non_maximum_suppression(
         kept.append(int(best))
         low = np.maximum(boxes[best, :2], boxes[rest, :2])
         high = np.minimum(boxes[best, 2:], boxes[rest, 2:])
-        shared = np.maximum(high - low, 0).prod(axis=1)
-        together = np.maximum(areas[best] + areas[rest] - shared, 1e-12)
-        order = rest[(shared / together <= iou) | (classes[rest] != classes[best])]
+        intersection = np.maximum(high - low, 0).prod(axis=1)
+        union = np.maximum(areas[best] + areas[rest] - intersection, 1e-12)
+        order = rest[(intersection / union <= iou) | (classes[rest] != classes[best])]
     return np.array(kept, np.intp)
 
 
@@ -187,12 +186,12 @@ Decoded = tuple[np.ndarray, np.ndarray]
 Decoder = Callable[[Sequence[np.ndarray], tuple[int, int], float], list[Decoded]]
 
 
-def _places(size: tuple[int, int], strides: Sequence[int]) -> int:
+def _n_cells(size: tuple[int, int], strides: Sequence[int]) -> int:
     return sum(math.ceil(size[0] / s) * math.ceil(size[1] / s) for s in strides)
 
 
 def _centres(size: tuple[int, int], strides: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the centre (places, 2) of every place in pixels, and its stride (places, 1)."""
+    """Return the centre (cells, 2) in pixels and the stride (cells, 1) of every grid cell."""
     centres, steps = [], []
     for stride in strides:
         rows, columns = np.indices([math.ceil(n / stride) for n in size]).reshape(2, -1)
@@ -205,20 +204,19 @@ def decode_nanodet(
     outputs: Sequence[np.ndarray], size: tuple[int, int], threshold: float
 ) -> list[Decoded]:
     """Decode NanoDet: each side's distance is the mean of a distribution over 0..7 strides."""
-    if len(outputs) > 1:  # scores and distances apart, for each stride
+    if len(outputs) > 1:  # separate scores and distances for each stride
         pairs = zip(outputs[::2], outputs[1::2], strict=True)
         joined = np.concatenate([np.concatenate(pair, axis=2) for pair in pairs], axis=1)
     else:
         joined = outputs[0]
-    strides = next(s for s in STRIDES if _places(size, s) == joined.shape[1])
+    strides = next(s for s in STRIDES if _n_cells(size, s) == joined.shape[1])
     centres, steps = _centres(size, strides)
     results = []
     for rows in joined:
         scores, logits = rows[:, :-32], rows[:, -32:]
         good = scores.max(axis=1) >= threshold
-        logits = logits[good].reshape(-1, 4, 8)
-        powers = np.exp(logits - logits.max(axis=2, keepdims=True))
-        means = (powers / powers.sum(axis=2, keepdims=True)) @ np.arange(8, dtype=np.float32)
+        weights = softmax(logits[good].reshape(-1, 4, 8), axis=2)
+        means = weights @ np.arange(8, dtype=np.float32)
         distances = means * steps[good]  # left, top, right, bottom
         low, high = centres[good] - distances[:, :2], centres[good] + distances[:, 2:]
         results.append((np.concatenate([low, high], axis=1), scores[good]))
@@ -228,7 +226,7 @@ def decode_nanodet(
 def decode_yolov5(
     outputs: Sequence[np.ndarray], size: tuple[int, int], threshold: float
 ) -> list[Decoded]:
-    """Decode YOLOv5 (and v7): the score of a class counts as much as something is there."""
+    """Decode YOLOv5 (and v7): class scores are multiplied by the objectness."""
     results = []
     for rows in _first_of_rank(outputs, 3):
         rows = rows[rows[:, 4] >= threshold]
@@ -239,7 +237,7 @@ def decode_yolov5(
 def decode_yolov8(
     outputs: Sequence[np.ndarray], size: tuple[int, int], threshold: float
 ) -> list[Decoded]:
-    """Decode YOLOv8, v9 and 11: a column for each place; a segmentation's 32 factors are left."""
+    """Decode YOLOv8, v9 and 11: one column per cell; a segmentation's 32 factors are ignored."""
     predictions = _first_of_rank(outputs, 3)
     factors = next((y.shape[1] for y in outputs if y.ndim == 4 and y.shape[1] == 32), 0)
     end = predictions.shape[1] - factors
@@ -249,7 +247,7 @@ def decode_yolov8(
 def decode_end2end(
     outputs: Sequence[np.ndarray], size: tuple[int, int], threshold: float
 ) -> list[Decoded]:
-    """Decode YOLOv10 and other exports that did the suppression themselves."""
+    """Decode YOLOv10 and other exports that include non-maximum suppression."""
     results = []
     for rows in _first_of_rank(outputs, 3):
         classes = rows[:, 5].astype(int)
@@ -272,20 +270,20 @@ def _first_of_rank(outputs: Sequence[np.ndarray], rank: int) -> np.ndarray:
 
 
 def _corners(boxes: np.ndarray) -> np.ndarray:
-    """Return boxes given by centre and extent as left, top, right, bottom."""
+    """Convert boxes from centre and extent to left, top, right, bottom."""
     half = boxes[:, 2:] / 2
     return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
 
 
 def guess_decoder(outputs: Sequence[np.ndarray], size: tuple[int, int]) -> str:
-    """Return the name of the decoder that the shapes of a model's outputs call for.
+    """Return the name of the decoder that fits the shapes of a model's outputs.
 
     Raises
     ------
     ValueError
-        If they fit none.
+        If none fits.
     """
-    counts = [_places(size, strides) for strides in STRIDES]
+    counts = [_n_cells(size, strides) for strides in STRIDES]
     predictions = [y for y in outputs if y.ndim == 3]
     if len(predictions) in (6, 8) and sum(y.shape[1] for y in predictions[::2]) in counts:
         return "nanodet"
@@ -300,15 +298,15 @@ def guess_decoder(outputs: Sequence[np.ndarray], size: tuple[int, int]) -> str:
             return "end2end"
     raise ValueError(
         f"outputs {', '.join(str(y.shape) for y in outputs)} for an input of {size[0]}x{size[1]} "
-        f"are not those of a detector known here; known: {', '.join(DECODERS)}"
+        f"do not fit a known detector; known: {', '.join(DECODERS)}"
     )
 
 
-# -- all of it ---------------------------------------------------------------------------------
+# -- the detector ------------------------------------------------------------------------------
 
 
 class Detector:
-    """A network that finds things on pictures.
+    """An object detection network.
 
     Parameters
     ----------
@@ -316,15 +314,15 @@ class Detector:
         The name of a bundled model, a ``.param`` file, or a model: NanoDet, YOLOv5, v8, v9, v10
         or 11.
     labels : str or Path, optional
-        A file with a name a line; COCO's for 80 classes.
+        A file with one name per line; by default the names of COCO for 80 classes.
     threshold : float, optional
-        Boxes below this score are left out; by default 0.4 for NanoDet and 0.25 for others.
+        Minimum score of a box; by default 0.4 for NanoDet and 0.25 for others.
     iou : float, default=0.5
         See :func:`non_maximum_suppression`.
     decoder : str, optional
-        One of :data:`DECODERS`; by default the one that the shapes call for.
+        One of :data:`DECODERS`; by default the one that fits the output shapes.
     size : tuple of int, optional
-        Height and width of the network's input, where the model takes others than the traced ones.
+        Height and width of the network's input, if they differ from those of the trace.
 
     Examples
     --------
@@ -342,40 +340,29 @@ class Detector:
         decoder: str | None = None,
         size: tuple[int, int] | None = None,
     ) -> None:
-        name = str(model)
-        if not isinstance(model, kuiper.Model):
-            model = kuiper.load(find_model(name))
-        if len(model.inputs) != 1 or len(input_shape(model)) != 4:
-            raise ValueError(
-                f"{name}: not a detector: inputs {shapes(model.inputs)}, expected one input "
-                "(batch, 3, height, width)"
-            )
+        self.model = load_network(model, "a detector")
         if decoder is not None and decoder not in DECODERS:
             raise ValueError(f"decoder {decoder!r}, expected one of {', '.join(DECODERS)}")
-        self.model = model
-        self.size = input_size(model, 640) if size is None else size
+        self.size = input_size(self.model, 640) if size is None else size
         if decoder is None:
-            decoder = guess_decoder(self._try_out(), self.size)
+            outputs = self._outputs(np.zeros((1, 3, *self.size), np.float32))
+            decoder = guess_decoder(outputs, self.size)
         self.decoder = decoder
-        least = 0.4 if decoder == "nanodet" else 0.25
-        self.threshold = least if threshold is None else threshold
-        self.iou = iou
         nanodet = decoder == "nanodet"
+        default = 0.4 if nanodet else 0.25
+        self.threshold = default if threshold is None else threshold
+        self.iou = iou
         self.how = replace(NANODET if nanodet else YOLO, size=self.size)
         self._grey = 0 if nanodet else 114
         self._labels_file = labels
         self._labels: list[str] | None = None
-
-    def _try_out(self) -> list[np.ndarray]:
-        """Return the outputs for an empty picture: only their shapes matter."""
-        return self._outputs(np.zeros((1, 3, *self.size), np.float32))
 
     def _outputs(self, x: np.ndarray) -> list[np.ndarray]:
         outputs = self.model(x)
         return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
     def preprocess(self, image: np.ndarray) -> tuple[np.ndarray, Letterbox]:
-        """Return the network's input for one picture, (3, height, width), and its letterbox.
+        """Return the network's input for one picture, and its letterbox.
 
         Parameters
         ----------
@@ -386,24 +373,24 @@ class Detector:
         -------
         numpy.ndarray of float32, shape (3, height, width)
         Letterbox
-            Where the picture lies in it.
+            The position of the picture in it.
         """
         canvas, where = letterbox(image, self.size, self._grey)
         return normalised(canvas, self.how), where
 
     def detect(self, x: np.ndarray, boxes: Sequence[Letterbox]) -> list[list[Detection]]:
-        """Run the network on x (n, 3, height, width) and return what is on each picture.
+        """Run the network and return the objects in each picture.
 
         Parameters
         ----------
         x : numpy.ndarray of float32, shape (n, 3, height, width)
         boxes : sequence of Letterbox
-            One for each picture, as :meth:`preprocess` returns them.
+            One per picture, from :meth:`preprocess`.
 
         Returns
         -------
         list of list of Detection
-            In pixels of the pictures, the surest first.
+            In pixels of the pictures, by descending score.
         """
         decoded = DECODERS[self.decoder](self._outputs(x), self.size, self.threshold)
         return [self._detections(*one, where) for one, where in zip(decoded, boxes, strict=True)]
@@ -429,7 +416,7 @@ class Detector:
         ]
 
     def __call__(self, images: Sequence[np.ndarray]) -> list[list[Detection]]:
-        """Return what is on each picture, the surest first.
+        """Return the objects in each picture.
 
         Parameters
         ----------
@@ -439,7 +426,7 @@ class Detector:
         Returns
         -------
         list of list of Detection
-            Boxes in pixels of the picture.
+            In pixels of the pictures, by descending score.
         """
         made: list[Any] = [self.preprocess(image) for image in images]
         return self.detect(np.stack([x for x, _ in made]), [where for _, where in made])

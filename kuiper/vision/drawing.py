@@ -1,4 +1,4 @@
-"""Draw what was found onto a picture."""
+"""Draw boxes and labels on pictures."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ __all__ = ["class_colour", "draw_detections", "draw_text"]
 
 
 def class_colour(index: int) -> tuple[int, int, int]:
-    """Return a colour for a class; neighbours differ, and it is always the same.
+    """Return the fixed colour of a class; those of consecutive classes differ.
 
     Parameters
     ----------
     index : int
-        Number of the class.
+        Index of the class.
 
     Returns
     -------
     tuple of int
         Blue, green, red, each 0..255.
     """
-    hue = index * 67 % 180  # 67 is prime to 180, so all hues come before one comes twice
+    hue = index * 67 % 180  # coprime factors visit all hues before one repeats
     pixel = cv2.cvtColor(np.array([[[hue, 200, 230]]], np.uint8), cv2.COLOR_HSV2BGR)[0, 0]
     return int(pixel[0]), int(pixel[1]), int(pixel[2])
 
 
 def _lettering(picture: np.ndarray, text: str) -> tuple[float, int, int, int, int]:
-    """Return size and thickness of letters; width, height and depth of a text in pixels."""
-    # Not by one side alone: letters shall be read on a strip as well as on a page.
+    """Return font scale and thickness, and width, height and depth of a text in pixels."""
+    # Both sides count, so that text is legible on narrow pictures, too.
     size = max(0.45, (picture.shape[0] + picture.shape[1]) / 1900)
     thickness = max(1, round(size * 1.5))
     (width, height), depth = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, size, thickness)
@@ -45,7 +45,7 @@ def _lettering(picture: np.ndarray, text: str) -> tuple[float, int, int, int, in
 def draw_text(
     picture: np.ndarray, text: str, left: int, bottom: int, colour: tuple[int, int, int]
 ) -> None:
-    """Write a line of text on a bar of `colour`, in place; kept inside the picture."""
+    """Draw a line of text on a bar of `colour`, in place and within the picture."""
     size, thickness, width, height, depth = _lettering(picture, text)
     left = max(0, min(left, picture.shape[1] - width))
     bottom = max(height + depth, min(bottom, picture.shape[0]))
@@ -65,13 +65,13 @@ def _common_area(a: Rectangle, b: Rectangle) -> int:
     return max(0, width) * max(0, height)
 
 
-def _label_place(
+def _label_area(
     picture: np.ndarray, text: str, box: Rectangle, others: Sequence[Rectangle]
 ) -> Rectangle:
-    """Return where the label of a box hides least of the others.
+    """Return the area for the label of a box that overlaps other labels the least.
 
-    Upon the box, inside it at the top, at its foot inside and below; each from the left and from
-    the right.  Of equally good places the first.
+    Candidates are above the box, inside at its top and bottom, and below it, each aligned to the
+    left and to the right; the first of equally good ones wins.
     """
     _, _, width, height, depth = _lettering(picture, text)
     height += depth
@@ -81,10 +81,10 @@ def _label_place(
         for start in (left, right - width):
             x = max(0, min(start, picture.shape[1] - width))
             y = max(height, min(lower, picture.shape[0]))
-            place = (x, y - height, x + width, y)
-            hidden = sum(_common_area(place, other) for other in others)
+            area = (x, y - height, x + width, y)
+            hidden = sum(_common_area(area, other) for other in others)
             if least < 0 or hidden < least:
-                best, least = place, hidden
+                best, least = area, hidden
     return best
 
 
@@ -96,8 +96,8 @@ def draw_detections(image: np.ndarray, detections: Sequence[Detection]) -> np.nd
     image : numpy.ndarray of uint8, shape (height, width, 3)
         Blue first.
     detections : sequence of Detection
-        Boxes in pixels of the picture; the first is drawn last, on top of the others.  A label
-        stands on its box, or where it does not hide those of surer detections.
+        Boxes in pixels of the picture; the first is drawn last, on top of the others.  A label is
+        above its box unless it would hide labels of better detections.
 
     Returns
     -------
@@ -106,15 +106,15 @@ def draw_detections(image: np.ndarray, detections: Sequence[Detection]) -> np.nd
     picture = image.copy()
     thickness = max(1, round(min(picture.shape[:2]) / 200))
     boxes: list[Rectangle] = []
-    places: list[Rectangle] = []
+    labels: list[Rectangle] = []
     for found in detections:
         left, top, right, bottom = (round(value) for value in found.box)
         boxes.append((left, top, right, bottom))
-        places.append(_label_place(picture, _label(found), boxes[-1], places))
+        labels.append(_label_area(picture, _label(found), boxes[-1], labels))
     for found, box in zip(reversed(detections), reversed(boxes), strict=True):
         cv2.rectangle(picture, box[:2], box[2:], class_colour(found.index), thickness)
-    for found, place in zip(reversed(detections), reversed(places), strict=True):
-        draw_text(picture, _label(found), place[0], place[3], class_colour(found.index))
+    for found, label in zip(reversed(detections), reversed(labels), strict=True):
+        draw_text(picture, _label(found), label[0], label[3], class_colour(found.index))
     return picture
 
 

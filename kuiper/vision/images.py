@@ -1,9 +1,9 @@
-"""Read and write pictures, and make a network's input of one."""
+"""Read and write pictures, and convert them to network inputs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,19 +29,19 @@ __all__ = [
 
 PICTURE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff"}
 VIDEO_SUFFIXES = {".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v"}
-MAX_PIXELS = 1 << 22  # of what is enlarged only to be cut
+MAX_PIXELS = 1 << 22  # limit for an intermediate picture that is larger than the original
 
 
 # -- files ---------------------------------------------------------------------------------
 
 
 def load_image(path: str | Path | BinaryIO) -> np.ndarray:
-    """Read a picture, turned upright by its EXIF tag.
+    """Read a picture and orient it by its EXIF tag.
 
     Parameters
     ----------
     path : str, Path or binary file object
-        JPEG, PNG, BMP, WebP, TIFF, or whatever else OpenCV knows.
+        JPEG, PNG, BMP, WebP, TIFF, or another format that OpenCV reads.
 
     Returns
     -------
@@ -53,9 +53,9 @@ def load_image(path: str | Path | BinaryIO) -> np.ndarray:
     OSError
         If the file cannot be read.
     ValueError
-        If it is no picture that OpenCV knows.
+        If OpenCV cannot decode the file.
     """
-    # Not cv2.imread: that one cannot open every file name on Windows, and never says why.
+    # Not cv2.imread: it cannot open every file name on Windows, and gives no reason for failures.
     if isinstance(path, str | Path):
         data = np.fromfile(path, np.uint8)
     else:
@@ -65,36 +65,36 @@ def load_image(path: str | Path | BinaryIO) -> np.ndarray:
     except cv2.error as error:  # such as more pixels than OpenCV allows
         raise ValueError(f"{path}: OpenCV cannot read it: {error.err}") from error
     if image is None:
-        what = _trouble(data[:256].tobytes())
+        what = _diagnosis(data[:256].tobytes())
         raise ValueError(f"{path}: not an image in a format that OpenCV can read{what}")
     return image
 
 
-def _trouble(head: bytes) -> str:
-    """Say what is wrong with a file that is no picture, as far as its first bytes tell."""
+def _diagnosis(head: bytes) -> str:
+    """Return what the first bytes of an unreadable file tell about the cause."""
     if not head:
         return ": it is empty"
     if head.startswith((b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"BM", b"II*\0", b"MM\0*")):
-        return ", though it begins like one: it is damaged, or only a part of a file"
+        return ", although it begins like one: it is damaged or incomplete"
     what = recognise(head)
     return f": {what}" if what else ""
 
 
 def save_image(path: str | Path, image: np.ndarray) -> None:
-    """Write a picture in the format that the path's suffix names; folders are made.
+    """Write a picture in the format of the path's suffix; create missing folders.
 
     Parameters
     ----------
     path : str or Path
     image : numpy.ndarray of uint8, shape (height, width), (height, width, 3) or (height, width, 4)
-        Grey, blue-green-red, or with opacity behind these.
+        Grey, blue-green-red, or blue-green-red-opacity.
 
     Raises
     ------
     OSError
         If the file cannot be written.
     ValueError
-        If OpenCV knows no format of that suffix.
+        If OpenCV has no format for the suffix.
     """
     path = Path(path)
     try:
@@ -108,7 +108,7 @@ def save_image(path: str | Path, image: np.ndarray) -> None:
 
 
 def find_pictures(paths: Iterable[str | Path]) -> Iterator[Path]:
-    """Yield files as they are, and the pictures and videos below folders, sorted.
+    """Yield files unchanged, and the pictures and videos below folders in sorted order.
 
     Parameters
     ----------
@@ -131,16 +131,7 @@ def find_pictures(paths: Iterable[str | Path]) -> Iterator[Path]:
 
 
 def is_video(path: str | Path) -> bool:
-    """Tell whether a path names a video, or is the number of a camera.
-
-    Parameters
-    ----------
-    path : str or Path
-
-    Returns
-    -------
-    bool
-    """
+    """Tell whether a path names a video or is the number of a camera."""
     return str(path).isdecimal() or Path(path).suffix.lower() in VIDEO_SUFFIXES
 
 
@@ -149,26 +140,26 @@ def is_video(path: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How pixels become the numbers a network was trained on.
+    """The conversion of pixels to the input of a network.
 
     Attributes
     ----------
     mean, std : tuple of float
-        One number per channel, in the order the network takes the channels;
+        One number per channel, in the channel order of the network:
         value = (pixel * scale - mean) / std.
     scale : float
         Factor on the pixels 0..255.
     bgr : bool
         Channel order blue, green, red, instead of red, green, blue.
     crop : bool
-        Keep the photo's proportions and cut out the centre; otherwise squeeze all of it in.
+        Resize in proportion and crop the centre; otherwise distort to `size`.
     antialias : bool
         Average over all pixels when shrinking, as Pillow and torchvision do, instead of
-        looking at the four nearest ones, as OpenCV's bilinear resize does.
+        interpolating the four nearest, as OpenCV does.
     size : tuple of int, optional
-        Height and width of the network's input; from the model file where None.
+        Height and width of the network's input; None means those of the model file.
     resize : int, optional
-        Pixels of the short side before the cut; size / 0.875 where None (256 for 224).
+        Short side before the crop in pixels; None means size / 0.875 (256 for 224).
     """
 
     mean: tuple[float, ...]
@@ -194,10 +185,10 @@ PRESETS = {
 
 
 def weighted(weights: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """Return `weights` (new length, length) times `image` (length, n, 3), float32.
+    """Return y[i,n,c] = sum_j weights[i,j] image[j,n,c] in float32.
 
-    Nearly all weights of a large photo are zero: each new pixel sees a window of the old ones.  So
-    it is done for a few new pixels at a time, with those that their windows span.
+    Each row of `weights` is zero outside a window, so a few rows at a time are multiplied by the
+    pixels that their windows span.
     """
     result = np.empty((len(weights), *image.shape[1:]), np.float32)
     count = 8
@@ -210,63 +201,67 @@ def weighted(weights: np.ndarray, image: np.ndarray) -> np.ndarray:
     return result
 
 
-def _turned(image: np.ndarray) -> np.ndarray:
-    """Return a view of a picture with rows for columns."""
+def _transposed(image: np.ndarray) -> np.ndarray:
+    """Return a view of a picture with swapped rows and columns."""
     return image.transpose(1, 0, 2)
 
 
-def triangle_weights(length: int, new_length: int) -> np.ndarray:
-    """Return the (new_length, length) matrix that resizes one axis by antialiased bilinear."""
+def _resize_weights(
+    length: int, new_length: int, kernel: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Return the (new_length, length) matrix that resizes one axis with a filter kernel."""
     step = length / new_length
     centres = (np.arange(new_length) + 0.5) * step
-    distances = np.abs(np.arange(length) + 0.5 - centres[:, None])
-    weights = np.maximum(0, 1 - distances / max(step, 1))
+    weights = kernel((np.arange(length) + 0.5 - centres[:, None]) / max(step, 1))
     return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
+def triangle_weights(length: int, new_length: int) -> np.ndarray:
+    """Return the (new_length, length) matrix of antialiased bilinear resizing along one axis."""
+    return _resize_weights(length, new_length, lambda x: np.maximum(0, 1 - np.abs(x)))
+
+
 def resize_antialiased(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resize as Pillow's BILINEAR and torchvision's antialias=True; OpenCV has no such filter.
+    """Resize like Pillow's BILINEAR and torchvision's antialias=True, which OpenCV lacks.
 
     Parameters
     ----------
     image : numpy.ndarray of uint8, shape (height, width, 3)
     height, width : int
-        Pixels of the result.
+        Size of the result in pixels.
 
     Returns
     -------
     numpy.ndarray of uint8, shape (height, width, 3)
     """
-    # A photo many times larger is first averaged down by a whole factor, which loses nothing
-    # that the filter would keep and spares it most of the work.
+    # Average a much larger photo by an integer factor first: that keeps all that passes the filter
+    # and saves most of its work.
     factor = int(min(image.shape[0] / height, image.shape[1] / width) / 3)
     if factor > 1:
         smaller = (image.shape[1] // factor, image.shape[0] // factor)
         image = cv2.resize(image, smaller, interpolation=cv2.INTER_AREA)
     half = weighted(triangle_weights(image.shape[0], height), image)  # (height, old width, 3)
     columns = triangle_weights(image.shape[1], width)
-    return np.rint(_turned(weighted(columns, _turned(half)))).astype(np.uint8)
+    return np.rint(_transposed(weighted(columns, _transposed(half)))).astype(np.uint8)
 
 
 def lanczos_weights(length: int, new_length: int) -> np.ndarray:
-    """Return the (new_length, length) matrix that resizes one axis with a Lanczos window of 3."""
-    step = length / new_length
-    centres = (np.arange(new_length) + 0.5) * step
-    distances = (np.arange(length) + 0.5 - centres[:, None]) / max(step, 1)
-    weights = np.where(np.abs(distances) < 3, np.sinc(distances) * np.sinc(distances / 3), 0)
-    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+    """Return the (new_length, length) matrix of Lanczos-3 resizing along one axis."""
+    return _resize_weights(
+        length, new_length, lambda x: np.where(np.abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0)
+    )
 
 
 def resize_lanczos(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resize as Pillow's LANCZOS does: along the rows, rounded, then along the columns."""
+    """Resize like Pillow's LANCZOS: along the rows, rounded, then along the columns."""
     columns = lanczos_weights(image.shape[1], width)
-    half = np.clip(np.rint(weighted(columns, _turned(image))), 0, 255)  # (new width, height, 3)
+    half = np.clip(np.rint(weighted(columns, _transposed(image))), 0, 255)  # (width, old height, 3)
     rows = lanczos_weights(image.shape[0], height)
-    return np.clip(np.rint(weighted(rows, _turned(half))), 0, 255).astype(np.uint8)
+    return np.clip(np.rint(weighted(rows, _transposed(half))), 0, 255).astype(np.uint8)
 
 
 def preprocess(image: np.ndarray, how: Preprocessing) -> np.ndarray:
-    """Turn a picture into float32 (3, height, width), the input of the network for one image.
+    """Convert a picture to the input of a network for one image.
 
     Parameters
     ----------
@@ -282,7 +277,7 @@ def preprocess(image: np.ndarray, how: Preprocessing) -> np.ndarray:
     Raises
     ------
     ValueError
-        If `how` has no size, or resizes to less than the cut.
+        If `how` has no size, or resizes to less than the crop.
     """
     if how.size is None:
         raise ValueError("preprocess needs how.size, the height and width of the network's input")
@@ -295,18 +290,18 @@ def preprocess(image: np.ndarray, how: Preprocessing) -> np.ndarray:
             ratio = max(height / old_height, width / old_width) / 0.875
         else:
             ratio = how.resize / min(old_height, old_width)
-        # As torchvision: the short side rounded, the long one cut to whole pixels.
+        # Like torchvision: the short side is rounded, the long side truncated.
         new_height, new_width = (
             round(n * ratio) if n == min(old_height, old_width) else int(n * ratio)
             for n in (old_height, old_width)
         )
     if how.crop and new_height * new_width > max(MAX_PIXELS, old_height * old_width):
-        # A line of pixels: nearly all of what enlarging would make of it is cut off again.
+        # An extreme aspect ratio: crop first, since most of the enlarged picture would be cropped.
         return preprocess(_middle(image, math.ceil(max(height, width) / ratio) + 2), how)
     if new_height < height or new_width < width:
         raise ValueError(
-            f"cannot cut {height}x{width} pixels out of {new_height}x{new_width}; "
-            f"let --resize be {max(height, width)} or more"
+            f"cannot crop {height}x{width} pixels from {new_height}x{new_width}; "
+            f"set --resize to {max(height, width)} or more"
         )
     if how.antialias:
         image = resize_antialiased(image, new_height, new_width)
@@ -317,7 +312,7 @@ def preprocess(image: np.ndarray, how: Preprocessing) -> np.ndarray:
 
 
 def _middle(image: np.ndarray, extent: int) -> np.ndarray:
-    """Return the middle of a picture, no more than `extent` pixels high and wide."""
+    """Return the centre of a picture, at most `extent` pixels high and wide."""
     top, left = (max(0, (n - extent) // 2) for n in image.shape[:2])
     return image[top : top + extent, left : left + extent]
 
@@ -331,15 +326,15 @@ def normalised(image: np.ndarray, how: Preprocessing) -> np.ndarray:
     return np.ascontiguousarray(values.transpose(2, 0, 1), dtype=np.float32)
 
 
-# -- what a model says of its input ------------------------------------------------------------
+# -- the input of a model ----------------------------------------------------------------------
 
 
 def input_shape(model: Any) -> tuple[int | None, ...]:
-    """Return the shape of the first input, with None where the model file leaves it open."""
+    """Return the shape of the first input, with None for open extents."""
     return model.inputs[0].shape or (None, 3, None, None)
 
 
 def input_size(model: Any, default: int = 224) -> tuple[int, int]:
-    """Return height and width of the input, `default` where the model file leaves it open."""
+    """Return height and width of the first input, `default` for open extents."""
     height, width = input_shape(model)[2:]
     return height or default, width or default

@@ -1,10 +1,10 @@
-"""Where the example models are: weights are in no wheel of kuiper.
+"""Find and load models, also the bundled ones, which the wheels of kuiper do not contain.
 
-They are looked for, in this order:
+The bundled models are searched for in
 
 1. the folder that the environment variable ``KUIPER_MODELS`` names;
 2. the data package ``kuiper-models`` (built from ``examples/models`` of the repository);
-3. ``examples/models`` beside the package, which is there in a clone.
+3. ``examples/models`` beside the package, in a clone.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import kuiper
 
-__all__ = ["BUNDLED", "TASKS", "find_labels", "find_model", "models_folder"]
+__all__ = ["BUNDLED", "TASKS", "find_labels", "find_model", "load_network", "models_folder"]
 
-# name -> file in the folder of models
+# Name -> file in the folder of models.
 BUNDLED = {
     "mobilenet_v2": "mobilenet_v2.f16.pnnx.param",
     "squeezenet": "squeezenet_v1.1.f16.pnnx.param",
@@ -26,7 +26,7 @@ BUNDLED = {
     "selfie": "selfie_segmentation.f16.pnnx.param",
 }
 
-# command -> what it runs of these, first the one that it takes by itself
+# Command -> its bundled models; the first one is the default.
 TASKS = {
     "classify": ("mobilenet_v2", "squeezenet"),
     "detect": ("nanodet_m",),
@@ -40,12 +40,12 @@ def models_folder(file: str = BUNDLED["mobilenet_v2"]) -> Path:
     Parameters
     ----------
     file : str
-        The one that has to be there.
+        A file that the folder must contain.
 
     Raises
     ------
     FileNotFoundError
-        If there is none; the message says what to do.
+        If there is no such folder; the message says what to do.
     """
     named = os.environ.get("KUIPER_MODELS")
     if named:
@@ -55,11 +55,11 @@ def models_folder(file: str = BUNDLED["mobilenet_v2"]) -> Path:
             )
         return Path(named)
     spec = importlib.util.find_spec("kuiper_models")
-    places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
-    places.append(Path(kuiper.__file__).resolve().parent.parent / "examples" / "models")
-    for place in places:
-        if (place / file).exists():
-            return place
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+    folders.append(Path(kuiper.__file__).resolve().parent.parent / "examples" / "models")
+    for folder in folders:
+        if (folder / file).exists():
+            return folder
     raise FileNotFoundError(
         2,
         "the bundled models are not installed (no wheel of kuiper holds weights). They are in the "
@@ -71,7 +71,7 @@ def models_folder(file: str = BUNDLED["mobilenet_v2"]) -> Path:
 
 
 def find_model(name: str) -> Path:
-    """Return the ``.param`` file of a bundled model by its name, or a path as it is.
+    """Return the ``.param`` file of a bundled model, or a given path unchanged.
 
     Parameters
     ----------
@@ -96,12 +96,12 @@ def find_model(name: str) -> Path:
 
 
 def find_labels(file: str) -> Path | None:
-    """Return a list of class names that lies beside the models, None where there is none.
+    """Return a file of class names in the folder of models, or None if there is none.
 
     Parameters
     ----------
     file : str
-        Such as ``"coco80_classes.txt"``.
+        For example ``"coco80_classes.txt"``.
 
     Returns
     -------
@@ -111,3 +111,37 @@ def find_labels(file: str) -> Path | None:
         return models_folder(file) / file
     except FileNotFoundError:
         return None
+
+
+def load_network(
+    model: str | Path | kuiper.Model, kind: str, one_output: bool = False
+) -> kuiper.Model:
+    """Load a network on pictures and check its inputs and outputs.
+
+    Parameters
+    ----------
+    model : str, Path or kuiper.Model
+        The name of a bundled model, a ``.param`` file, or a model.
+    kind : str
+        What the model must be, for the message.
+    one_output : bool, default=False
+        Whether the network must have exactly one output.
+
+    Raises
+    ------
+    ValueError
+        If the inputs or outputs do not fit.
+    """
+    name = str(model)
+    if not isinstance(model, kuiper.Model):
+        model = kuiper.load(find_model(name))
+    inputs, outputs = [x.shape for x in model.inputs], [y.shape for y in model.outputs]
+    fits = len(inputs) == 1 and len(inputs[0] or (0,) * 4) == 4
+    if not fits or (one_output and len(outputs) != 1):
+        listed = f"inputs {', '.join(map(str, inputs))}"
+        wanted = "one input (batch, 3, height, width)"
+        if one_output:
+            listed += f", outputs {', '.join(map(str, outputs))}"
+            wanted += " and one output"
+        raise ValueError(f"{name}: not {kind}: {listed}, expected {wanted}")
+    return model

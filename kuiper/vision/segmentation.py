@@ -1,4 +1,4 @@
-"""From a picture to a mask: which pixels are foreground, a person, or of which class."""
+"""Segmentation: from pictures to masks of the foreground or of classes."""
 
 from __future__ import annotations
 
@@ -10,34 +10,28 @@ import numpy as np
 
 import kuiper
 from kuiper.vision._opencv import cv2
-from kuiper.vision.classification import shapes
+from kuiper.vision.classification import probabilities
 from kuiper.vision.drawing import class_colour
-from kuiper.vision.images import (
-    Preprocessing,
-    input_shape,
-    input_size,
-    normalised,
-    resize_lanczos,
-)
-from kuiper.vision.model_zoo import find_model
+from kuiper.vision.images import Preprocessing, input_size, normalised, resize_lanczos
+from kuiper.vision.model_zoo import load_network
 
 __all__ = ["SEGMENTERS", "Segmenter", "SegmenterKind", "cut_out", "overlay"]
 
 
 @dataclass(frozen=True)
 class SegmenterKind:
-    """What a family of networks wants and gives.
+    """Pre- and postprocessing of a family of networks.
 
     Attributes
     ----------
     how : Preprocessing
-        The picture is always squeezed into the input.
+        The picture is always distorted to the input size.
     by_maximum : bool
-        Divide by the picture's largest value instead of by 255.
+        Divide by the maximum of the picture instead of 255.
     lanczos : bool
-        Resize as Pillow's LANCZOS does, instead of OpenCV's bilinear.
+        Resize like Pillow's LANCZOS instead of OpenCV's bilinear.
     stretch : bool
-        Stretch the output to 0..1.
+        Map the range of the output to 0..1.
     """
 
     how: Preprocessing
@@ -60,7 +54,7 @@ _KIND_OF = {"u2netp": "u2net", "selfie": "selfie"}
 
 
 class Segmenter:
-    """A network that separates a picture's foreground from its background, or its classes.
+    """A network that separates the foreground of a picture from its background, or classes.
 
     Parameters
     ----------
@@ -70,10 +64,10 @@ class Segmenter:
         score for each of k classes, of which the first is background.
     kind : str, optional
         One of :data:`SEGMENTERS`: by default that of the bundled model, else ``"unet"`` (RGB, 0..1,
-        as in the course of KuiperInfer).  ``"imagenet"`` also subtracts ImageNet's mean, as
-        torchvision's models want it.
+        as in the course of KuiperInfer).  ``"imagenet"`` also subtracts ImageNet's mean, as the
+        models of torchvision need.
     size : tuple of int, optional
-        Height and width of the network's input, where the model takes others than the traced ones.
+        Height and width of the network's input, if they differ from those of the trace.
     """
 
     def __init__(
@@ -82,28 +76,20 @@ class Segmenter:
         kind: str | None = None,
         size: tuple[int, int] | None = None,
     ) -> None:
-        name = str(model)
-        kind = _KIND_OF.get(name, "unet") if kind is None else kind
+        kind = _KIND_OF.get(str(model), "unet") if kind is None else kind
         if kind not in SEGMENTERS:
             raise ValueError(f"kind {kind!r}, expected one of {', '.join(SEGMENTERS)}")
-        if not isinstance(model, kuiper.Model):
-            model = kuiper.load(find_model(name))
-        if len(model.inputs) != 1 or len(input_shape(model)) != 4:
-            raise ValueError(
-                f"{name}: not a segmentation model: inputs {shapes(model.inputs)}, expected one "
-                "input (batch, 3, height, width)"
-            )
-        self.model = model
+        self.model = load_network(model, "a segmentation model")
         self.kind = SEGMENTERS[kind]
-        self.size = input_size(model, 320) if size is None else size
+        self.size = input_size(self.model, 320) if size is None else size
 
     def preprocess(self, image: np.ndarray) -> np.ndarray:
-        """Return the network's input for one picture, (3, height, width).
+        """Return the network's input for one picture.
 
         Parameters
         ----------
         image : numpy.ndarray of uint8, shape (height, width, 3)
-            Blue first, of any size; all of it is squeezed into the input.
+            Blue first, of any size; it is distorted to the input size.
 
         Returns
         -------
@@ -120,7 +106,7 @@ class Segmenter:
         return normalised(resized, how)
 
     def scores(self, x: np.ndarray) -> np.ndarray:
-        """Run the network on x (n, 3, h, w); return probabilities (n, classes, h, w).
+        """Run the network.
 
         Parameters
         ----------
@@ -129,7 +115,7 @@ class Segmenter:
         Returns
         -------
         numpy.ndarray of float32, shape (n, classes, h, w)
-            Probabilities; a network with one channel gives that of the foreground.
+            Probabilities; only that of the foreground if the network has one output channel.
 
         Raises
         ------
@@ -144,17 +130,14 @@ class Segmenter:
                 "(batch, classes, height, width)"
             )
         if y.shape[1] > 1:
-            if (y >= 0).all() and np.allclose(y.sum(axis=1), 1, atol=1e-3):
-                return y
-            powers = np.exp(y - y.max(axis=1, keepdims=True))
-            return powers / powers.sum(axis=1, keepdims=True)
+            return probabilities(y)
         if self.kind.stretch:
             low, high = y.min(axis=(1, 2, 3), keepdims=True), y.max(axis=(1, 2, 3), keepdims=True)
             return (y - low) / np.maximum(high - low, 1e-12)
         return y if y.min() >= 0 and y.max() <= 1 else 1 / (1 + np.exp(-y))
 
     def planes(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the probability of each class for each pixel.
+        """Return the probabilities of the classes for each pixel.
 
         Parameters
         ----------
@@ -164,8 +147,8 @@ class Segmenter:
         Returns
         -------
         list of numpy.ndarray of float32, shape (classes, height, width)
-            For each picture, in its own size.  One output channel of the network stands for two
-            classes, background and foreground.
+            For each picture, in its size.  A network with one output channel has two classes,
+            background and foreground.
         """
         scores = self.scores(np.stack([self.preprocess(image) for image in images]))
         if scores.shape[1] == 1:
@@ -176,7 +159,7 @@ class Segmenter:
         ]
 
     def __call__(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the foreground of each picture: float32 (height, width), 0 to 1.
+        """Return the probability of the foreground for each pixel.
 
         Parameters
         ----------
@@ -186,12 +169,12 @@ class Segmenter:
         Returns
         -------
         list of numpy.ndarray of float32, shape (height, width)
-            For each picture, in its own size, 0 to 1.
+            For each picture, in its size, 0 to 1.
         """
         return [np.clip(1 - planes[0], 0, 1) for planes in self.planes(images)]
 
     def classes(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the number of the likeliest class of each pixel: int (height, width).
+        """Return the index of the most probable class of each pixel.
 
         Parameters
         ----------
@@ -214,7 +197,7 @@ def _resized(plane: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 def overlay(
     image: np.ndarray, mask: np.ndarray, index: int = 1, strength: float = 0.5
 ) -> np.ndarray:
-    """Return the picture with a mask (height, width), 0 to 1, laid over it in a class's colour.
+    """Return the picture with a mask as an overlay in the colour of a class.
 
     Parameters
     ----------
@@ -222,9 +205,9 @@ def overlay(
     mask : numpy.ndarray of float, shape (height, width)
         0 to 1.
     index : int, default=1
-        The class whose colour it gets; see :func:`class_colour`.
+        The class that selects the colour; see :func:`class_colour`.
     strength : float, default=0.5
-        How much of the colour there is where the mask is 1.
+        Opacity of the colour where the mask is 1.
 
     Returns
     -------
@@ -236,17 +219,17 @@ def overlay(
 
 
 def cut_out(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return the foreground with a transparent background: uint8 (height, width, 4).
+    """Return the foreground with a transparent background.
 
     Parameters
     ----------
     image : numpy.ndarray of uint8, shape (height, width, 3)
     mask : numpy.ndarray of float, shape (height, width)
-        0 to 1; it becomes the opacity.
+        The opacity, 0 to 1.
 
     Returns
     -------
     numpy.ndarray of uint8, shape (height, width, 4)
-        Save it as PNG or WebP, which keep the opacity.
+        PNG and WebP files keep the opacity.
     """
     return np.dstack([image, np.rint(mask * 255).astype(np.uint8)])

@@ -1,4 +1,4 @@
-"""Read the frames of a video or a camera, and write a video frame by frame."""
+"""Read the frames of a video or camera, and write videos frame by frame."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kuiper.vision._opencv import cv2
 
 __all__ = ["VideoReader", "VideoWriter"]
 
-# What OpenCV can write everywhere: a JPEG for each frame; MPEG-4 in formats that hold none.
+# Codecs that every OpenCV can write: JPEG frames, or MPEG-4 in containers without these.
 CODECS = {".avi": "MJPG", ".mkv": "MJPG", ".mp4": "mp4v", ".m4v": "mp4v", ".mov": "mp4v"}
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep OpenCV from writing what it tried: the one message is ours."""
+    """Silence OpenCV's log of attempts; this module raises one error instead."""
     log = cv2.utils.logging
     level = log.getLogLevel()
     log.setLogLevel(log.LOG_LEVEL_SILENT)
@@ -43,16 +43,16 @@ class VideoReader:
     Attributes
     ----------
     fps : float
-        Frames per second as the source tells, 25 where it does not.
+        Frames per second of the source, 25 if unknown.
     n_frames : int or None
-        As the file tells; None where it is not known, as for a camera.
+        Number of frames according to the file; None if unknown, as for a camera.
 
     Raises
     ------
     OSError
         If the file cannot be read.
     ValueError
-        If it is no video that OpenCV can open, or there is no such camera.
+        If OpenCV cannot open the video, or there is no such camera.
     """
 
     def __init__(self, source: str | Path) -> None:
@@ -61,14 +61,14 @@ class VideoReader:
         with _quiet():
             if text.isdecimal():
                 self._capture = cv2.VideoCapture(int(text))
-                trouble = "" if self._capture.isOpened() else _no_camera(int(text))
+                what = "" if self._capture.isOpened() else _no_camera(int(text))
             else:
-                with open(text, "rb") as file:  # so that the system's own reason is told
+                with open(text, "rb") as file:  # raises OSError with the reason
                     head = file.read(256)
                 self._capture = _open_file(text)
-                trouble = "" if self._capture.isOpened() else _no_video(head)
-        if trouble:
-            raise ValueError(f"{text}: {trouble}")
+                what = "" if self._capture.isOpened() else _no_video(head)
+        if what:
+            raise ValueError(f"{text}: {what}")
         self.fps = self._capture.get(cv2.CAP_PROP_FPS) or 25.0
         count = int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT))
         self.n_frames = count if count > 0 else None
@@ -85,10 +85,10 @@ class VideoReader:
 
 
 def _open_file(path: str) -> Any:
-    """Return what OpenCV opens a file with.
+    """Open a video file with a suitable backend of OpenCV.
 
-    By itself OpenCV would try all that it has, ending with readers of its own that write to the
-    terminal what they think of the file, and one that takes ``clip7.mp4`` for a row of pictures.
+    Without a choice OpenCV tries all backends, including some that print to the terminal and one
+    that takes ``clip7.mp4`` for a sequence of pictures.
     """
     registry = cv2.videoio_registry
     backends = [b for b in registry.getStreamBackends() if b != cv2.CAP_IMAGES]
@@ -102,7 +102,7 @@ def _open_file(path: str) -> Any:
 
 
 def _no_camera(number: int) -> str:
-    """Say why there is nothing to read from a camera."""
+    """Return why a camera cannot be opened."""
     what = f"there is no camera {number} that OpenCV can open"
     if sys.platform == "linux":
         devices = sorted(map(str, Path("/dev").glob("video*")))
@@ -110,17 +110,17 @@ def _no_camera(number: int) -> str:
             return f"{what}: this system has none (no /dev/video*)"
         if f"/dev/video{number}" not in devices:
             return f"{what}: this system has {', '.join(devices)}"
-    return f"{what}; another program may have it, or this user may not use it"
+    return f"{what}; another program may use it, or this user may lack the permission"
 
 
 def _no_video(head: bytes) -> str:
-    """Say why a file cannot be opened, as far as its first bytes tell."""
+    """Return what the first bytes of an unreadable file tell about the cause."""
     if not head:
         return "not a video: it is empty"
     if head[4:8] == b"ftyp" or head.startswith((b"RIFF", b"\x1aE\xdf\xa3")):
         return (
-            "OpenCV cannot open it, though it begins like a video: it is damaged, only a part of "
-            "a file, or in a coding that this OpenCV does not know"
+            "OpenCV cannot open it, although it begins like a video: it is damaged, incomplete "
+            "or has a codec that this OpenCV does not support"
         )
     what = recognise(head)
     return f"not a video that OpenCV can open{f': {what}' if what else ''}"
@@ -132,16 +132,16 @@ class VideoWriter:
     Parameters
     ----------
     path : str or Path
-        The suffix chooses the format: ``.avi`` and ``.mkv`` hold a JPEG for each frame, which every
+        The suffix selects the format: ``.avi`` and ``.mkv`` hold a JPEG per frame, which every
         OpenCV can write; ``.mp4``, ``.m4v`` and ``.mov`` hold MPEG-4, which is a quarter as large.
-        The folder is made.
+        A missing folder is created.
     fps : float, default=25
         Frames per second.
 
     Raises
     ------
     ValueError
-        If the suffix is none of these.
+        If the suffix is not one of these.
 
     Examples
     --------
@@ -156,7 +156,7 @@ class VideoWriter:
         self.path = Path(path)
         if self.path.suffix.lower() not in CODECS:
             raise ValueError(
-                f"{path}: a video has to end in one of {', '.join(CODECS)}, "
+                f"{path}: the name of a video must end in one of {', '.join(CODECS)}, "
                 f"not in '{self.path.suffix}'"
             )
         self.fps = fps
@@ -164,7 +164,7 @@ class VideoWriter:
         self._shape: tuple[int, ...] = ()
 
     def write(self, frame: np.ndarray) -> None:
-        """Append a frame; the first one says how large the video is.
+        """Append a frame; the first one sets the size of the video.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class VideoWriter:
         OSError
             If the file cannot be written.
         ValueError
-            If OpenCV has no writer for it, or the frame is not as large as the first.
+            If OpenCV cannot write the format, or the size of the frame differs from the first.
         """
         if self._writer is None:
             self._open(frame)
@@ -186,7 +186,7 @@ class VideoWriter:
 
     def _open(self, frame: np.ndarray) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "wb"):  # so that the system's own reason is told
+        with open(self.path, "wb"):  # raises OSError with the reason
             pass
         codec = CODECS[self.path.suffix.lower()]
         size = (frame.shape[1], frame.shape[0])
@@ -202,7 +202,7 @@ class VideoWriter:
         self._writer, self._shape = writer, frame.shape
 
     def close(self) -> None:
-        """Finish the file; without this it cannot be played.  No frame, no file."""
+        """Finish the file, which is unplayable otherwise; without frames there is no file."""
         if self._writer is not None:
             self._writer.release()
 

@@ -436,7 +436,7 @@ def test_detector_options(tmp_path):
     assert Detector(labels=labels)([photo])[0][0].label == "thing 41"
     with pytest.raises(ValueError, match="decoder 'yolov4', expected one of nanodet"):
         Detector(decoder="yolov4")
-    with pytest.raises(ValueError, match="not those of a detector"):
+    with pytest.raises(ValueError, match="do not fit a known detector"):
         Detector("mobilenet_v2")
 
 
@@ -565,7 +565,7 @@ def test_labels_do_not_hide_each_other():
     for thing in found:
         text = f"{thing.label} {thing.score:.2f}"
         box = tuple(round(value) for value in thing.box)
-        taken.append(drawing._label_place(image, text, box, taken))
+        taken.append(drawing._label_area(image, text, box, taken))
         left, top, right, bottom = taken[-1]
         assert 0 <= left < right <= 200
         assert 0 <= top < bottom <= 140
@@ -685,8 +685,8 @@ def test_a_codec_that_opencv_lacks(tmp_path, monkeypatch):
         (b"", "it is empty"),
         (b"<html>not found</html>", "it is a web page"),
         (b"some words", "not a video that OpenCV can open$"),
-        (b"RIFF\x00\x00\x01\x00AVI LIST", "only a part of a file"),
-        (b"\x00\x00\x00\x20ftypisom", "only a part of a file"),
+        (b"RIFF\x00\x00\x01\x00AVI LIST", "it is damaged, incomplete"),
+        (b"\x00\x00\x00\x20ftypisom", "it is damaged, incomplete"),
     ],
 )
 def test_a_file_that_is_not_a_video_is_described(tmp_path, capfd, content, said):
