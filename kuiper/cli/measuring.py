@@ -22,13 +22,7 @@ from kuiper.cli._arguments import (
     positives,
 )
 from kuiper.cli._console import Console, bytes_text
-from kuiper.cli._inputs import (
-    input_shapes,
-    load_model,
-    model_title,
-    random_inputs,
-    read_inputs,
-)
+from kuiper.cli._inputs import input_shapes, load_model, model_title, random_inputs, read_inputs
 
 __all__ = ["add_commands"]
 

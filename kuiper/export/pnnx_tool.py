@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
+import importlib.util
+import logging
 import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from kuiper._support import log
 from kuiper.errors import InputError, KuiperError, MissingPackageError
@@ -13,10 +25,6 @@ from kuiper.export.tracing import kept_whole
 from kuiper.loading import load
 from kuiper.model import Model
 from kuiper.pnnx._messages import recognise
-
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
 
 __all__ = ["call_by_name", "example_tensors", "export_module", "from_torch", "run_pnnx"]
 
@@ -73,9 +81,6 @@ def from_torch(
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU()) # doctest: +SKIP
     >>> model = kuiper.from_torch(net, torch.rand(1, 4))                  # doctest: +SKIP
     """
-    import tempfile
-    from pathlib import Path
-
     with tempfile.TemporaryDirectory() as folder:
         param = export_module(
             module,
@@ -97,9 +102,6 @@ def export_module(
     moduleop: str | None = None,
 ) -> Path:
     """Trace a module, convert it to `param` and the ``.bin`` beside it, and return `param`."""
-    import tempfile
-    from pathlib import Path
-
     torch = _torch()
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"got {type(module).__name__}, expected a torch.nn.Module")
@@ -153,8 +155,6 @@ def _save_trace(
     path: Path,
 ) -> tuple[str, ...]:
     """Write the TorchScript trace of a module; return the classes to keep as one operator each."""
-    import warnings
-
     try:
         # Gradients stay enabled: without them attention is traced as operators unknown to pnnx.
         with (
@@ -178,8 +178,6 @@ def _save_trace(
 
 def _log_frozen(name: str, caught: Sequence[Any], torch: Any) -> None:
     """Log the source lines whose values the trace froze to those of the example inputs."""
-    import logging
-
     package = os.path.dirname(torch.__file__)
     lines = {
         f"{warning.filename}:{warning.lineno}": str(warning.message).partition(" might cause ")[0]
@@ -197,8 +195,6 @@ def _log_frozen(name: str, caught: Sequence[Any], torch: Any) -> None:
 
 def _in_float32(module: Any, inputs: tuple[Any, ...], torch: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return module and inputs in float32: a copy of the module if it has other floats."""
-    import copy
-
     others = (torch.float16, torch.bfloat16, torch.float64)
     inputs = tuple(x.float() if x.dtype in others else x for x in inputs)
     if any(x.dtype in others for x in (*module.parameters(), *module.buffers())):
@@ -286,10 +282,6 @@ def run_pnnx(
     KuiperError
         If pnnx fails; the message ends with its output.
     """
-    import subprocess
-    import tempfile
-    from pathlib import Path
-
     name = name or str(source)
     target = Path(param)
     if target.suffix != ".param":
@@ -353,8 +345,6 @@ def _check_result(done: subprocess.CompletedProcess[str], param: Path, name: str
 
 def _check_source(path: Path, name: str) -> None:
     """Raise InputError for a file that would crash pnnx; say what it is and what to do."""
-    import zipfile
-
     with open(path, "rb") as file:
         head = file.read(256)
     what = recognise(head)
@@ -377,8 +367,6 @@ def _check_source(path: Path, name: str) -> None:
 
 def _is_torch_pickle(path: Path) -> bool:
     """Tell whether torch.save wrote a file; TorchScript archives also hold code."""
-    import zipfile
-
     try:
         with zipfile.ZipFile(path) as archive:
             inner = [entry.partition("/")[2] for entry in archive.namelist()]
@@ -389,8 +377,6 @@ def _is_torch_pickle(path: Path) -> bool:
 
 def _with_weights_inside(source: Path, folder: Path) -> Path:
     """Return the source, or a copy of an ONNX file with its external weights embedded."""
-    from pathlib import Path
-
     beside = Path(f"{source}.data")  # the name that torch.onnx.export chooses
     if source.suffix != ".onnx" or not beside.exists():
         return source
@@ -408,8 +394,6 @@ def _with_weights_inside(source: Path, folder: Path) -> Path:
 
 def _end(code: int) -> str:
     """Describe the exit code of a program."""
-    import signal
-
     if code >= 0:
         return f"ended with code {code}"
     try:
@@ -446,12 +430,10 @@ def call_by_name(name: str, arguments: Mapping[str, Any]) -> Any:
     InputError
         If importing or calling fails, or the result is not a module.
     """
-    from importlib import import_module
-
     torch = _torch()
     path, _, function_name = name.rpartition(":")
     try:
-        found = _run_file(path) if path.endswith(".py") else import_module(path)
+        found = _run_file(path) if path.endswith(".py") else importlib.import_module(path)
     except ModuleNotFoundError as error:
         if path == error.name or path.startswith(f"{error.name}."):
             raise MissingPackageError(f"{name}: no module named '{error.name}'") from error
@@ -479,14 +461,10 @@ def call_by_name(name: str, arguments: Mapping[str, Any]) -> Any:
 
 def _run_file(path: str) -> Any:
     """Import a Python file as a module in `sys.modules`, so that its classes can be traced."""
-    import sys
-    from importlib.util import module_from_spec, spec_from_file_location
-    from pathlib import Path
-
-    spec = spec_from_file_location(Path(path).stem, path)
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     if spec is None or spec.loader is None or not Path(path).exists():
         raise FileNotFoundError(2, "No such file or directory", path)
-    module = module_from_spec(spec)
+    module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
@@ -529,12 +507,7 @@ def _torch() -> Any:
 
 def _pnnx() -> str:
     """Return the path of the pnnx program, without importing its package, which needs torch."""
-    import shutil
-    import sys
-    from importlib.util import find_spec
-    from pathlib import Path
-
-    spec = find_spec("pnnx")
+    spec = importlib.util.find_spec("pnnx")
     for folder in (spec and spec.submodule_search_locations) or ():
         path = Path(folder, "pnnx.exe" if sys.platform == "win32" else "pnnx")
         if path.is_file():

@@ -65,27 +65,20 @@ def kept_whole(module: Any, torch: Any) -> Iterator[tuple[str, ...]]:
         for part in module.modules()
         if type(part) is torch.nn.LayerNorm and part.weight is not None and part.bias is None
     ]
-    for part in bare:
-        zeros = torch.zeros_like(part.weight)
-        part.bias = torch.nn.Parameter(zeros, requires_grad=part.weight.requires_grad)
-    hooks = [
-        part.register_forward_pre_hook(_three_inputs, with_kwargs=True)
-        for part in module.modules()
-        if type(part) is torch.nn.MultiheadAttention
-    ]
-    try:
-        with (
-            _unscripted(torch),
-            _any_box_count(torch),
-            _same_padding(module, torch) as kept,
-            _mode(torch),
-        ):
-            yield kept
-    finally:
+    with ExitStack() as stack:
         for part in bare:
-            part.bias = None
-        for hook in hooks:
-            hook.remove()
+            zeros = torch.zeros_like(part.weight)
+            part.bias = torch.nn.Parameter(zeros, requires_grad=part.weight.requires_grad)
+            stack.callback(setattr, part, "bias", None)
+        for part in module.modules():
+            if type(part) is torch.nn.MultiheadAttention:
+                hook = part.register_forward_pre_hook(_three_inputs, with_kwargs=True)
+                stack.callback(hook.remove)
+        stack.enter_context(_unscripted(torch))
+        stack.enter_context(_any_box_count(torch))
+        kept = stack.enter_context(_same_padding(module, torch))
+        stack.enter_context(_mode(torch))
+        yield kept
 
 
 def _three_inputs(
