@@ -35,18 +35,7 @@ from kuiper.ops.tensor.strided import (
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
 
-__all__ = [
-    "Gather",
-    "IndexAdd",
-    "IndexCopy",
-    "IndexFill",
-    "IndexReduce",
-    "IndexSelect",
-    "Scatter",
-    "ScatterAdd",
-    "ScatterReduce",
-    "TakeAlongDim",
-]
+__all__ = ["Gather", "IndexSelect", "Scatter", "ScatterAdd", "ScatterReduce", "TakeAlongDim"]
 
 # The reductions of scatter: numpy's function, the kernel's name, the neutral element.
 _REDUCTIONS = {
@@ -91,7 +80,7 @@ class _Elements(_AlongAxis[T]):
         return _batch_beside(c, c.tensors)
 
     def result(self: _Elements[TensorSpec]) -> TensorSpec:
-        """Return the spec of a copy of the input, in which `src` is stored."""
+        """Return the spec of a copy of the input that takes the values of `src`."""
         index, x, src = self.index, self.input, self.src
         check_index(index, x.shape, self.axis())
         if not is_number(src):
@@ -300,7 +289,7 @@ def _indexed_slices(
     shape: Sequence[int],
     negative: bool = False,
 ) -> IndexedView:
-    """Return the view of the slices of an axis at an index of rank 0 or 1."""
+    """Return the view of the slices of an axis that an index of rank 0 or 1 selects."""
     kept = [(d, d) for d in range(tensor.rank) if d != axis]
     subscript = IndexedView(b, tensor, shape, kept, negative)
     subscript.add(flat(index), axis, [axis])
@@ -392,7 +381,7 @@ class IndexSelect(_AlongAxis[T]):
 
 
 class _WrittenSlices(_AlongAxis[T]):
-    """Base of the copies of the input with other values in the slices at `index`."""
+    """Base of the operators that write to slices of a copy of the input."""
 
     batch = staticmethod(_batch_of_slices)
     negative = False  # whether indices may count from the end

@@ -64,7 +64,7 @@ class MaskedFill(KernelRecord[T]):
 
 @record("aten::masked_scatter")
 class MaskedScatter(KernelRecord[T]):
-    """The input with the elements of `source`, in order, where the mask is true.
+    """The input, with successive elements of `source` where the mask is true.
 
     Source: torch.masked_scatter.
 

@@ -175,7 +175,7 @@ class RepeatInterleave(NumpyRecord[T]):
 class RepeatedIndices(Overloaded[T], RepeatInterleave[T]):
     """Each index i of the tensor of repeats, ``repeats[i]`` times.
 
-    With an input, a tensor of repeats and `dim` it is the record above.
+    With an input and `dim` it repeats the input like the record above.
     Source: torch.repeat_interleave with one argument.
     """
 

@@ -233,7 +233,9 @@ class IsClose(NumpyRecord[T]):
 
     def result(self: IsClose[TensorSpec]) -> TensorSpec:
         if self.input.dtype != self.other.dtype:
-            raise ShapeError(f"its operands are {self.input.dtype} and {self.other.dtype}")
+            raise ShapeError(
+                f"its operands are {self.input.dtype} and {self.other.dtype}, expected one dtype"
+            )
         return TensorSpec(broadcast(self.input, self.other), np.bool_)
 
     def compute(self: IsClose[np.ndarray]) -> Any:

@@ -1,4 +1,4 @@
-"""Einstein summation by matrix products, and the products that are an einsum equation."""
+"""Einstein summation by matrix products, and operators defined by an equation."""
 
 from __future__ import annotations
 
@@ -407,11 +407,11 @@ class TensorDot(_AsEinsum[T]):
 
     def equation(self: TensorDot[Known]) -> str:
         if len(self.dims_self) != len(self.dims_other):
-            raise ShapeError(f"'dims' are {self.dims_self} and {self.dims_other}, expected as many")
-        if max(self.input.rank, self.other.rank) > len(string.ascii_lowercase):
             raise ShapeError(
-                f"its inputs are {self.input!r} and {self.other!r}, expected fewer axes"
+                f"'dims' are {self.dims_self} and {self.dims_other}, expected equal lengths"
             )
+        if max(self.input.rank, self.other.rank) > len(string.ascii_lowercase):
+            raise ShapeError(f"the inputs are {self.input!r}, {self.other!r}, expected fewer axes")
         left = list(string.ascii_lowercase[: self.input.rank])
         right = list(string.ascii_uppercase[: self.other.rank])
         mine = axes_of(self.dims_self, self.input.shape)

@@ -212,7 +212,7 @@ class AddBMM(_SumWithProduct[T], ahead=True):
 
     @staticmethod
     def matrices(b: Binder, x: TensorView, y: TensorView, out: TensorView) -> Any:
-        # One product whose terms are those of all batches.
+        # One product with the terms of all batches.
         batch, rows, terms = x.shape
         wide = b.contiguous(x.permute((1, 0, 2))).view((rows, batch * terms))
         return wide, b.contiguous(y).view((batch * terms, y.shape[2])), out
@@ -247,7 +247,7 @@ class GroupedProducts(KernelRecord[T]):
         if x.rank != 3 or y.rank != 3:
             # `offs` often is a running sum whose integer dtype the file lacks: floats pass.
             if self.offs is None or self.offs.dtype.kind not in "iuf":
-                raise ShapeError("'offs' is missing, expected where each group ends")
+                raise ShapeError("'offs' is missing, expected the end of each group")
             groups.add(self.offs.shape[0])
         if len(groups) > 1:
             raise ShapeError(

@@ -22,7 +22,7 @@ from kuiper.ops.tensor.shape import Unchanged
 
 __all__ = ["Dequantize", "FakeQuantize", "Quantize"]
 
-# The quantized types of PyTorch by name, with the range of their integers; then by number.
+# PyTorch's quantized types: the range of their integers by name, and their names by number.
 _RANGES = {
     "torch.qint8": (-128, 127),
     "torch.quint8": (0, 255),
@@ -46,7 +46,10 @@ class _Range(Argument):
 def _quantized(a: Quantize[Any] | FakeQuantize[Any], low: int, high: int) -> Any:
     """Return the expression of rounding to multiples of a scale within a range."""
     if not a.scale > 0 or not low <= high:
-        raise ShapeError(f"'scale' is {a.scale} and the range {low} to {high}")
+        raise ShapeError(
+            f"'scale' is {a.scale}, the range {low} to {high}, expected a positive scale and an "
+            "ascending range"
+        )
     if a.input.dtype != np.float32:
         raise ShapeError(f"the input is {a.input.dtype}, expected float32")
     # PyTorch multiplies by the inverse, in float32.

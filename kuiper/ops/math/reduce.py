@@ -19,21 +19,7 @@ from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.rows import MAX_EXTENT, as_rows, bind_reduction, lines_of, memory_order
 from kuiper.ops.core.schema import AnyArgument, Bool, Ints, Known, Scalar, Tensor
 
-__all__ = [
-    "AMax",
-    "AMin",
-    "ArgMax",
-    "ArgMin",
-    "LogSumExp",
-    "Max",
-    "Mean",
-    "Min",
-    "Norm",
-    "Prod",
-    "Std",
-    "Sum",
-    "Var",
-]
+__all__ = ["ArgMax", "Max", "Mean", "Norm", "Sum", "Var", "norm_of", "norm_power"]
 
 
 class _Reduction(Record[T]):
@@ -45,8 +31,7 @@ class _Reduction(Record[T]):
     keepdim: bool = Bool(False)
     dtype: Any = AnyArgument(None)
     kind: ClassVar[str] = "sum"
-    # For the dtypes that have no kernel.
-    function: ClassVar[Callable[..., Any]] = np.sum
+    function: ClassVar[Callable[..., Any]] = np.sum  # for the dtypes that have no kernel
     only_floats: ClassVar[bool] = False
     widens_integers: ClassVar[bool] = False  # to int64
     of_nothing: ClassVar[bool] = True  # whether a reduction over no elements has a value

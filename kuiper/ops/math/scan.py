@@ -238,7 +238,7 @@ class _Trapezoids(Overloaded[T]):
                 x.rank > 1 and x.rank == self.y.rank and x.shape[axis] == shape[axis]
             )
             if not fits:
-                raise ShapeError(f"'x' has shape {x.shape}, which does not go with {shape}")
+                raise ShapeError(f"'x' has shape {x.shape}, which does not fit the {shape} of 'y'")
             shape = broadcast(x, self.y) if x.rank > 1 else shape
         dtype = result_type([self.y] if x is None else [self.y, x])
         return axis, list(shape), np.dtype(np.float32) if dtype.kind in "biu" else dtype

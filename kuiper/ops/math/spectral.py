@@ -278,15 +278,17 @@ class _Frames(NumpyRecord[T]):
         """Return the number of frequencies and of frames of a signal padded at both ends."""
         self.check_window()
         if signal.rank == 0:
-            raise ShapeError("the signal has no axis of times")
+            raise ShapeError("the signal is a 0-d tensor, expected an axis of samples")
         if onesided and signal.dtype.kind == "c":
-            raise ShapeError("the spectra of complex numbers have two sides, but 'onesided' is set")
+            raise ShapeError(f"the signal is {signal.dtype}, expected real numbers for 'onesided'")
         length = signal.shape[-1] + 2 * pad
         if self.center and self.pad_mode == "reflect" and self.margin >= length:
-            raise ShapeError(f"a signal of {length} cannot be reflected by {self.margin}")
+            raise ShapeError(
+                f"the signal has {length} samples, expected more than the {self.margin} to reflect"
+            )
         length += 2 * self.margin
         if length < self.n_fft:
-            raise ShapeError(f"the signal is shorter than a frame of {self.n_fft}")
+            raise ShapeError(f"the signal has {length} samples, expected a frame of {self.n_fft}")
         frequencies = self.n_fft // 2 + 1 if onesided else self.n_fft
         return frequencies, 1 + (length - self.n_fft) // self.hop
 

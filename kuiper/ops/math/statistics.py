@@ -52,7 +52,7 @@ def _where(a: typing.Any) -> dict[str, typing.Any]:
 
 
 def _widened(dtype: np.dtype) -> np.dtype:
-    """Return the dtype in which sums and products are computed: integers widen to int64."""
+    """Return the dtype of sums and products: int64 for integers and booleans."""
     return INT64 if dtype.kind in "biu" else dtype
 
 
@@ -422,7 +422,7 @@ class Covariance(NumpyRecord[T]):
         important = ones if self.aweights is None else np.atleast_1d(self.aweights)
         weights = important * (ones if self.fweights is None else np.atleast_1d(self.fweights))
         if (important < 0).any() or (weights < 0).any():
-            raise ShapeError("a weight is negative")
+            raise ShapeError("the weights hold a negative number, expected numbers >= 0")
         total = weights.sum()
         off = x - (x * weights).sum(1, keepdims=True) / total
         less = self.correction * (weights * important).sum() / total

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CosineSimilarity", "Cross", "Distances", "PairwiseDistance"]
 
-# How many numbers the differences of one block of vectors may take.
+# The maximum number of differences that one block of vectors makes.
 _BLOCK = 1 << 18
 
 _DIFFERENCE = Call("sub", [Ref(0), Ref(1)])
@@ -169,7 +169,9 @@ class VecDot(KernelRecord[T]):
         shape = broadcast(self.input, self.other)
         axis = axis_of(self.dim, shape)
         if self.input.dtype != self.other.dtype:
-            raise ShapeError(f"its operands are {self.input.dtype} and {self.other.dtype}")
+            raise ShapeError(
+                f"its operands are {self.input.dtype} and {self.other.dtype}, expected one dtype"
+            )
         return TensorSpec((*shape[:axis], *shape[axis + 1 :]), self.input.dtype)
 
     def compute(self: VecDot[np.ndarray]) -> Any:
