@@ -270,7 +270,7 @@ include "few_inputs.pxi"
 include "depthwise.pxi"
 
 
-# -- the kernel alone --------------------------------------------------------------------------
+# -- without a plan ----------------------------------------------------------------------------
 
 def conv2d(const float[:, :, :, ::1] x, const float[:, :, :, ::1] weight, bias=None, *,
            stride=(1, 1), padding=(0, 0), dilation=(1, 1), int groups=1, int n_threads=1):

@@ -336,7 +336,7 @@ cdef void depthwise_run(
         )
 
 
-# -- the kernel alone --------------------------------------------------------------------------
+# -- without a plan ----------------------------------------------------------------------------
 
 def conv3d(const float[:, :, :, :, ::1] x, const float[:, :, :, :, ::1] weight, bias=None, *,
            stride=(1, 1, 1), padding=(0, 0, 0), int n_threads=1):

@@ -94,7 +94,7 @@ cdef bint is_by_rows(Py_ssize_t in_w, Py_ssize_t out_w, Py_ssize_t stride, Py_ss
     """
     tiles = ceil_div(out_w, active().mr)
     whole = out_w >= active().mr and 6 * out_w >= 5 * tiles * active().mr
-    # With a stride far beyond the image, the copies would be large.
+    # With a stride much larger than the image, the copies would be large.
     return whole and tile_columns(stride, run) <= 2 * (in_w + run)
 
 

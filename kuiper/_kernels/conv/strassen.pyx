@@ -118,7 +118,7 @@ def pack_strassen(weight, bias, int n_threads=1, out=None):
     Parameters
     ----------
     weight : array, shape (columns, taps, channels), float32
-        Any strides; the number of channels is even.  Or an object with a `shape`, slices of which
+        Any strides; the number of channels is even.  May be an object with a `shape` whose slices
         are such arrays.
     bias : array, shape (columns,), or None
     n_threads : int
@@ -468,7 +468,7 @@ cdef void pair_of_panels(
     const strassen_t* p, char* const* slots, const quad_t* quads, Py_ssize_t count,
     const float* panels, const float* const* rows, Py_ssize_t column,
 ) noexcept nogil:
-    """Multiply some quads by a pair of panels, chain by chain, so that each part is read once.
+    """Multiply `count` quads by a pair of panels, chain by chain, to read each part once.
 
     Prefetches the `rows` of the next quads that are not NULL, otherwise the next panels.
     """
@@ -491,7 +491,7 @@ cdef void one_panel(
     const strassen_t* p, char* const* slots, const quad_t* quads, Py_ssize_t count,
     const float* panel, Py_ssize_t column,
 ) noexcept nogil:
-    """Multiply some quads by the single last panel."""
+    """Multiply `count` quads by the single last panel."""
     cdef Py_ssize_t i, pixel
     cdef product_t product
     cdef bint down

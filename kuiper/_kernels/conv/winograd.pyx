@@ -99,7 +99,7 @@ front : int
 
 
 def frequency_stride(Py_ssize_t tiles, Py_ssize_t channels):
-    """Return the distance between the frequencies of some tiles, in floats.
+    """Return the distance between the frequencies of `tiles` tiles, in floats.
 
     It is an odd number of cache lines: the transforms access all frequencies at once, and lines a
     large power of two apart would share few sets of the L1 cache.

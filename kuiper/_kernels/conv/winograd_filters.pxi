@@ -6,8 +6,8 @@ cdef class WinogradFilters:
     Parameters
     ----------
     weight : array, shape (out_channels, in_channels, 3, 3), float32
-        In C order; or an object with a `shape`, slices of which are such arrays.  It may have an
-        `in_file`, a :class:`~kuiper._runtime.stored_rows.StoredRows` of them.
+        In C order.  May be an object with a `shape` whose slices are such arrays, and with an
+        `in_file`, a :class:`~kuiper._runtime.stored_rows.StoredRows` of the filters.
     tile : int
         Side of a tile, 2 or 4.
     stride : int
@@ -105,7 +105,7 @@ cdef class WinogradFilters:
         return stop < self.panels
 
     cdef transform(self, rows, int n_threads):
-        """Write the weights of some panels."""
+        """Write the weights of the panels of `rows`, a slice of filters."""
         cdef float[:, :, :, ::1] out = self.weights
         cdef Py_ssize_t nr = self.kernels.nr, terms = 9 * self.channels
         cdef Py_ssize_t start = rows.start // nr, n = ceil_div(rows.stop - rows.start, nr)

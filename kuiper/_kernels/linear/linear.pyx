@@ -264,7 +264,7 @@ cdef void matmul_run(
             )
 
 
-# -- the kernel alone --------------------------------------------------------------------------
+# -- without a plan ----------------------------------------------------------------------------
 
 def linear(const float[:, ::1] x, const float[:, ::1] weight, bias=None, *, int n_threads=1):
     """Multiply rows by a weight without graph or plan, for learning, tests and measurements.

@@ -206,7 +206,7 @@ cdef inline vf32 vhypot(vf32 a, vf32 b) noexcept nogil:
     cdef vf32 x = vabs(a), y = vabs(b), high = vmaximum(x, y), low = vminimum(x, y), ratio
     ratio = low / select(veq(high, splat(0.0)), splat(1.0), high)
     high = high * vsqrt(splat(1.0) + ratio * ratio)
-    # An infinity gives infinity even beside a NaN.
+    # If one operand is infinite, so is the result, even if the other is NaN.
     return select(veq(x, splat(INFINITY)) | veq(y, splat(INFINITY)), splat(INFINITY), high)
 
 

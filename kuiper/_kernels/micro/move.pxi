@@ -5,7 +5,7 @@ cdef extern from "_kernels/simd/transpose.h" nogil:
     void transpose_square "kp_transpose_square"(vf32*) noexcept
 
 cdef enum:
-    MAX_LANES = 16  # array lengths must be known to Cython
+    MAX_LANES = 16  # Cython needs constant array lengths
 
 
 cdef inline Py_ssize_t least(Py_ssize_t a, Py_ssize_t b) noexcept nogil:

@@ -55,8 +55,8 @@ def pack_panels(weight, bias, int n_threads=1, out=None):
     Parameters
     ----------
     weight : array, shape (columns, taps, channels), float32
-        Any strides; the sum runs over taps, then channels.  Or an object with a shape whose slices
-        are such arrays; it is sliced part by part.  If it has `in_file`, a
+        Any strides; the sum runs over taps, then channels.  May be an object with a shape whose
+        slices are such arrays; it is sliced part by part.  If it has `in_file`, a
         :class:`~kuiper._runtime.stored_rows.StoredRows` of (channels, taps) for each column,
         threads read the file directly.
     bias : array, shape (columns,), or None
