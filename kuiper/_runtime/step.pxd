@@ -12,7 +12,8 @@ ctypedef void (*step_fn)(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil
 
-# The location of an operand: `offset` bytes after the address in slot `slot` of a context.
+# The location of an operand: `offset` bytes after the address in slot `slot` of a context.  An
+# optional operand that is missing has slot -1.
 ctypedef struct ref_t:
     Py_ssize_t slot
     Py_ssize_t offset
@@ -24,6 +25,10 @@ cdef struct error_slot_t:
 
 cdef inline char* at(char* const* slots, ref_t ref) noexcept nogil:
     return slots[ref.slot] + ref.offset
+
+
+cdef inline char* at_or_null(char* const* slots, ref_t ref) noexcept nogil:
+    return NULL if ref.slot < 0 else slots[ref.slot] + ref.offset
 
 
 cdef inline Py_ssize_t ceil_div(Py_ssize_t a, Py_ssize_t b) noexcept nogil:

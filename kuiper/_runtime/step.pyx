@@ -22,11 +22,12 @@ cdef class Step:
         return self.params
 
     cdef ref_t ref(self, object value) except *:
-        """Register a tensor view as an operand of the step and return its location."""
+        """Register a tensor view, or None, as an operand of the step and return its location."""
         cdef ref_t r
-        self.slots.append(value.slot)
-        r.slot = value.slot
-        r.offset = value.offset_bytes
+        r.slot, r.offset = -1, 0
+        if value is not None:
+            self.slots.append(value.slot)
+            r.slot, r.offset = value.slot, value.offset_bytes
         return r
 
     cdef object exception(self, int64_t value):

@@ -17,7 +17,6 @@ cdef struct bag_t:
     ref_t y
     ref_t error_slot
     int mode                     # BAG_SUM, ...
-    bint has_weights
     Py_ssize_t n                 # number of indices
     Py_ssize_t bags
     Py_ssize_t n_offsets         # bags, or bags + 1
@@ -61,7 +60,7 @@ cdef void bag_run(
     cdef const float* table = <const float*> at(slots, p.table)
     cdef const int64_t* indices = <const int64_t*> at(slots, p.indices)
     cdef const int64_t* offsets = <const int64_t*> at(slots, p.offsets)
-    cdef const float* weights = <const float*> at(slots, p.weights) if p.has_weights else NULL
+    cdef const float* weights = <const float*> at_or_null(slots, p.weights)
     cdef (const float*)[TAPS] taps
     cdef float[TAPS] factors
     cdef float* y
@@ -89,7 +88,7 @@ cdef void bag_run(
                 # The intermediate result is the first row of the next sum.
                 taps[0], factors[0], n = y, 1, 1
             taps[n] = table + row * p.width
-            factors[n] = weights[i] if p.has_weights and p.mode != BAG_MAXIMUM else 1
+            factors[n] = weights[i] if weights != NULL and p.mode != BAG_MAXIMUM else 1
             n += 1
             count += 1
         join_rows(p, n, taps, factors, y)
@@ -126,9 +125,7 @@ cdef class EmbeddingBagStep(Step):
         self.p.kernels = active()
         self.p.table, self.p.indices = self.ref(table), self.ref(indices)
         self.p.offsets, self.p.y = self.ref(offsets), self.ref(y)
-        self.p.has_weights = weights is not None
-        if weights is not None:
-            self.p.weights = self.ref(weights)
+        self.p.weights = self.ref(weights)
         self.p.error_slot = self.error_slot = self.ref(error_slot)
         self.message = message
         self.p.mode, self.p.padding = mode, padding

@@ -4,8 +4,6 @@ cdef struct extreme_t:
     ref_t x
     ref_t values
     ref_t indices
-    bint has_values
-    bint has_indices
     bint is_min
     char dtype              # of EXTREME_DTYPES
     Py_ssize_t outer
@@ -109,9 +107,9 @@ cdef inline void find_extremes(
             shard_start(p.outer, shard, n_shards), shard_start(p.outer, shard + 1, n_shards)
         ):
             argreduce_row(p.is_min, x + o * p.x_outer, p.n, best, &row_index)
-            if p.has_values:
+            if values != NULL:
                 values[o] = best[0]
-            if p.has_indices:
+            if indices != NULL:
                 indices[o] = row_index
         return
     for item in range(
@@ -126,9 +124,9 @@ cdef inline void find_extremes(
         else:
             argreduce_columns(False, x + start, p.x_step, p.n, count, best, index)
         for j in range(count):
-            if p.has_values:
+            if values != NULL:
                 values[o * p.inner + first + j] = best[j]
-            if p.has_indices:
+            if indices != NULL:
                 indices[o * p.inner + first + j] = index[j]
 
 
@@ -144,8 +142,8 @@ cdef void extreme_run(
     """
     cdef const extreme_t* p = <const extreme_t*> params
     cdef const char* x = at(slots, p.x)
-    cdef char* values = at(slots, p.values) if p.has_values else NULL
-    cdef int64_t* indices = <int64_t*> at(slots, p.indices) if p.has_indices else NULL
+    cdef char* values = at_or_null(slots, p.values)
+    cdef int64_t* indices = <int64_t*> at_or_null(slots, p.indices)
     if p.dtype == b"f":
         find_extremes(p, <const float*> x, <float*> values, indices, shard, n_shards)
     elif p.dtype == b"d":
@@ -183,11 +181,7 @@ cdef class ExtremeStep(Step):
 
     def __init__(self, x, values, indices, is_min):
         self.p.x = self.ref(x)
-        self.p.has_values, self.p.has_indices = values is not None, indices is not None
-        if values is not None:
-            self.p.values = self.ref(values)
-        if indices is not None:
-            self.p.indices = self.ref(indices)
+        self.p.values, self.p.indices = self.ref(values), self.ref(indices)
         self.p.is_min = is_min
         self.p.dtype = ord(EXTREME_DTYPES[x.dtype.name])
         self.p.outer, self.p.n, self.p.inner = x.shape

@@ -12,7 +12,7 @@ import numpy as np
 
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.data.loops import strided_loops
-from kuiper._runtime.step cimport Step, at, ceil_div, error_slot_t, ref_t, shard_start
+from kuiper._runtime.step cimport Step, at, at_or_null, ceil_div, error_slot_t, ref_t, shard_start
 from kuiper._kernels.data.strided cimport advance, cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.table cimport kernels_t
 

@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memset
 
 from kuiper._kernels.micro cimport functions as fn
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
+from kuiper._runtime.step cimport Step, at, at_or_null, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport kernels_t
 
 cdef enum:
@@ -51,8 +51,6 @@ cdef struct sort_t:
     ref_t values
     ref_t indices
     ref_t scratch
-    bint has_values
-    bint has_indices
     bint descending
     char dtype              # of SORT_DTYPES
     Py_ssize_t itemsize
@@ -103,12 +101,7 @@ cdef inline void make_entries(
     cdef uint64_t key
     for i in range(p.n):
         key = key_of(p.dtype, x + i * step)
-        if entry_t is pair_t:
-            entries[i].key = ~key if p.descending else key
-            entries[i].index = i
-        else:
-            key = ~key if p.descending else key
-            entries[i] = key << 32 | <uint64_t> i
+        make_entry(&entries[i], ~key if p.descending else key, i)
 
 
 cdef inline uint64_t sort_key(entry_t entry) noexcept nogil:
@@ -283,9 +276,10 @@ cdef inline void sort_entries(entry_t* entries, entry_t* other, Py_ssize_t n) no
 
 
 cdef inline void sort_line(
-    const sort_t* p, const char* x, entry_t* entries, char* values, int64_t* indices
+    const sort_t* p, const char* x, entry_t* entries, char* values, int64_t* indices,
+    Py_ssize_t target,
 ) noexcept nogil:
-    """Sort one line; x, values and indices point to its first elements."""
+    """Sort one line, from x; its results begin at element `target` of values and indices."""
     cdef entry_t* other = entries + p.n
     cdef Py_ssize_t n = p.n, step = p.inner * p.itemsize, i
     cdef uint64_t index
@@ -299,10 +293,10 @@ cdef inline void sort_line(
         sort_entries(entries, other, n)
     for i in range(p.k):
         index = index_of(entries[i])
-        if p.has_values:
-            memcpy(values + i * step, x + index * step, p.itemsize)
-        if p.has_indices:
-            indices[i * p.inner] = index
+        if values != NULL:
+            memcpy(values + target * p.itemsize + i * step, x + index * step, p.itemsize)
+        if indices != NULL:
+            indices[target + i * p.inner] = index
 
 
 cdef void sort_run(
@@ -318,21 +312,17 @@ cdef void sort_run(
     cdef const sort_t* p = <const sort_t*> params
     cdef const char* x = at(slots, p.x)
     cdef char* scratch = at(slots, p.scratch)
-    cdef char* values = NULL
-    cdef int64_t* indices = NULL
+    cdef char* values = at_or_null(slots, p.values)
+    cdef int64_t* indices = <int64_t*> at_or_null(slots, p.indices)
     cdef Py_ssize_t lines = p.outer * p.inner, line, o, i, start, target
     for line in range(shard_start(lines, shard, n_shards), shard_start(lines, shard + 1, n_shards)):
         o, i = line // p.inner, line % p.inner
         start = (o * p.n * p.inner + i) * p.itemsize
         target = o * p.k * p.inner + i
-        if p.has_values:
-            values = at(slots, p.values) + target * p.itemsize
-        if p.has_indices:
-            indices = <int64_t*> at(slots, p.indices) + target
         if p.itemsize == 8:
-            sort_line(p, x + start, <pair_t*> scratch, values, indices)
+            sort_line(p, x + start, <pair_t*> scratch, values, indices, target)
         else:
-            sort_line(p, x + start, <uint64_t*> scratch, values, indices)
+            sort_line(p, x + start, <uint64_t*> scratch, values, indices, target)
 
 
 # The code of each dtype.
@@ -350,11 +340,7 @@ def sort_bytes(Py_ssize_t n, dtype):
 cdef fill_sort(Step step, sort_t* p, x, values, indices, k, scratch):
     """Store the operands of a step that sorts the lines of x in ascending order."""
     p.x, p.scratch = step.ref(x), step.ref(scratch)
-    p.has_values, p.has_indices = values is not None, indices is not None
-    if values is not None:
-        p.values = step.ref(values)
-    if indices is not None:
-        p.indices = step.ref(indices)
+    p.values, p.indices = step.ref(values), step.ref(indices)
     p.descending, p.k = False, k
     p.dtype, p.itemsize = ord(SORT_DTYPES[x.dtype.name]), x.dtype.itemsize
     p.outer, p.n, p.inner = x.shape

@@ -40,15 +40,16 @@ cdef inline Py_ssize_t rank_of(
 
 
 cdef inline void rank_line(
-    int rank, const sort_t* p, const char* x, entry_t* entries, char* value, int64_t* index
+    int rank, const sort_t* p, const char* x, entry_t* entries, char* value, int64_t* indices,
+    Py_ssize_t line,
 ) noexcept nogil:
     cdef Py_ssize_t step = p.inner * p.itemsize, taken
     make_entries(p, x, step, entries)
     sort_entries(entries, entries + p.n, p.n)
     taken = <Py_ssize_t> index_of(entries[rank_of(rank, p, entries)])
     memcpy(value, x + taken * step, p.itemsize)
-    if index != NULL:
-        index[0] = taken
+    if indices != NULL:
+        indices[line] = taken
 
 
 cdef struct rank_t:
@@ -70,19 +71,17 @@ cdef void rank_run(
     cdef const sort_t* p = &r.sort
     cdef const char* x = at(slots, p.x)
     cdef char* value
-    cdef int64_t* index = NULL
+    cdef int64_t* indices = <int64_t*> at_or_null(slots, p.indices)
     cdef char* scratch = at(slots, p.scratch)
     cdef Py_ssize_t lines = p.outer * p.inner, line
     cdef const char* first
     for line in range(shard_start(lines, shard, n_shards), shard_start(lines, shard + 1, n_shards)):
         first = x + (line // p.inner * p.n * p.inner + line % p.inner) * p.itemsize
         value = at(slots, p.values) + line * p.itemsize
-        if p.has_indices:
-            index = <int64_t*> at(slots, p.indices) + line
         if p.itemsize == 8:
-            rank_line(r.rank, p, first, <pair_t*> scratch, value, index)
+            rank_line(r.rank, p, first, <pair_t*> scratch, value, indices, line)
         else:
-            rank_line(r.rank, p, first, <uint64_t*> scratch, value, index)
+            rank_line(r.rank, p, first, <uint64_t*> scratch, value, indices, line)
 
 
 cdef class RankStep(Step):

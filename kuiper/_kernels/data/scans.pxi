@@ -170,7 +170,6 @@ cdef struct running_t:
     ref_t x
     ref_t values
     ref_t indices
-    bint has_indices
     bint is_min
     char dtype                   # of RUNNING_DTYPES, as in EXTREME_DTYPES
     Py_ssize_t outer
@@ -254,7 +253,7 @@ cdef void running_run(
     cdef const running_t* p = <const running_t*> params
     cdef const char* x = at(slots, p.x)
     cdef char* values = at(slots, p.values)
-    cdef int64_t* indices = <int64_t*> at(slots, p.indices) if p.has_indices else NULL
+    cdef int64_t* indices = <int64_t*> at_or_null(slots, p.indices)
     if p.dtype == b"f":
         follow(p, <const float*> x, <float*> values, indices, shard, n_shards)
     else:
@@ -276,10 +275,7 @@ cdef class RunningExtremeStep(Step):
     cdef running_t p
 
     def __init__(self, x, values, indices, is_min):
-        self.p.x, self.p.values = self.ref(x), self.ref(values)
-        self.p.has_indices = indices is not None
-        if indices is not None:
-            self.p.indices = self.ref(indices)
+        self.p.x, self.p.values, self.p.indices = self.ref(x), self.ref(values), self.ref(indices)
         self.p.is_min = is_min
         self.p.dtype = ord(EXTREME_DTYPES[x.dtype.name])
         self.p.outer, self.p.n, self.p.inner = x.shape

@@ -3,7 +3,7 @@
 from libc.math cimport sqrtf
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
+from kuiper._runtime.step cimport Step, at, at_or_null, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport REDUCE_DEVIATIONS, REDUCE_SUM, kernels_t
 
 cdef enum:
@@ -19,8 +19,6 @@ cdef struct layer_norm_t:
     ref_t weight
     ref_t bias
     bint centred
-    bint has_weight
-    bint has_bias
     float eps
     Py_ssize_t rows
     Py_ssize_t n            # elements of a row
@@ -46,11 +44,7 @@ cdef class LayerNormStep(Step):
     def __init__(self, x, y, weight, bias, eps, centred=True):
         self.p.kernels = active()
         self.p.x, self.p.y = self.ref(x), self.ref(y)
-        self.p.has_weight, self.p.has_bias = weight is not None, bias is not None
-        if weight is not None:
-            self.p.weight = self.ref(weight)
-        if bias is not None:
-            self.p.bias = self.ref(bias)
+        self.p.weight, self.p.bias = self.ref(weight), self.ref(bias)
         self.p.eps, self.p.centred = eps, centred
         self.p.rows, self.p.n = x.shape
         self.p.x_row, self.p.y_row = x.strides[0], y.strides[0]
@@ -79,9 +73,7 @@ cdef void layer_norm_run(
         <const float*> at(slots, p.x) + start * p.x_row, p.x_row,
         <float*> at(slots, p.y) + start * p.y_row, p.y_row,
         shard_start(p.rows, shard + 1, n_shards) - start, p.n,
-        <const float*> at(slots, p.weight) if p.has_weight else NULL,
-        <const float*> at(slots, p.bias) if p.has_bias else NULL,
-        p.eps,
+        <const float*> at_or_null(slots, p.weight), <const float*> at_or_null(slots, p.bias), p.eps,
     )
 
 
@@ -92,8 +84,6 @@ cdef struct group_norm_t:
     ref_t weight
     ref_t bias
     ref_t scratch
-    bint has_weight
-    bint has_bias
     float eps
     Py_ssize_t batch
     Py_ssize_t channels
@@ -126,11 +116,7 @@ cdef class GroupNormStep(Step):
         cdef Py_ssize_t n_groups = groups, wanted
         self.p.kernels = active()
         self.p.x, self.p.y, self.p.scratch = self.ref(x), self.ref(y), self.ref(scratch)
-        self.p.has_weight, self.p.has_bias = weight is not None, bias is not None
-        if weight is not None:
-            self.p.weight = self.ref(weight)
-        if bias is not None:
-            self.p.bias = self.ref(bias)
+        self.p.weight, self.p.bias = self.ref(weight), self.ref(bias)
         self.p.eps = eps
         self.p.batch, self.p.channels = x.shape[0], x.shape[1]
         self.p.pixels = x.shape[2] * x.shape[3]
@@ -170,7 +156,9 @@ cdef void group_norm_channels_last_run(
     cdef float* block_mean = square + p.channels
     cdef float* block_square = block_mean + p.channels
     cdef float* factor = block_mean
-    cdef float* bias = block_square
+    cdef float* shift = block_square
+    cdef const float* weight = <const float*> at_or_null(slots, p.weight)
+    cdef const float* bias = <const float*> at_or_null(slots, p.bias)
     cdef const float* x
     cdef float deviation
     for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
@@ -205,14 +193,12 @@ cdef void group_norm_channels_last_run(
         join_groups(mean, square, count, p.per_group, p.pixels)
         for c in range(count):
             factor[c] = 1 / sqrtf(square[c] + p.eps)
-            bias[c] = 0
-            if p.has_weight:
-                factor[c] *= (<const float*> at(slots, p.weight))[first + c]
-            if p.has_bias:
-                bias[c] = (<const float*> at(slots, p.bias))[first + c]
+            if weight != NULL:
+                factor[c] *= weight[first + c]
+            shift[c] = bias[first + c] if bias != NULL else 0
         p.kernels.f32_normalize_columns(
             x, p.ldx, <float*> at(slots, p.y) + offset * p.ldy + first, p.ldy,
-            p.pixels, count, mean, factor, bias,
+            p.pixels, count, mean, factor, shift,
         )
 
 
@@ -250,9 +236,11 @@ cdef void group_norm_planar_run(
     cdef const group_norm_t* p = <const group_norm_t*> params
     cdef Py_ssize_t items = p.batch * p.channels // p.per_group, item, c, channel
     cdef Py_ssize_t terms = p.per_group * p.pixels
+    cdef const float* weight = <const float*> at_or_null(slots, p.weight)
+    cdef const float* bias = <const float*> at_or_null(slots, p.bias)
     cdef const float* x
     cdef float* y
-    cdef float mean, square, factor, bias
+    cdef float mean, square, factor
     for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
         x = <const float*> at(slots, p.x) + item * terms
         y = <float*> at(slots, p.y) + item * terms
@@ -262,13 +250,11 @@ cdef void group_norm_planar_run(
         for c in range(p.per_group):
             channel = item * p.per_group % p.channels + c
             factor = 1 / sqrtf(square / <float> terms + p.eps)
-            bias = 0
-            if p.has_weight:
-                factor *= (<const float*> at(slots, p.weight))[channel]
-            if p.has_bias:
-                bias = (<const float*> at(slots, p.bias))[channel]
+            if weight != NULL:
+                factor *= weight[channel]
             p.kernels.f32_normalize_flat(
-                x + c * p.pixels, y + c * p.pixels, p.pixels, mean, factor, bias
+                x + c * p.pixels, y + c * p.pixels, p.pixels, mean, factor,
+                bias[channel] if bias != NULL else 0,
             )
 
 

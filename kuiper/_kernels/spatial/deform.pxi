@@ -15,7 +15,6 @@ cdef struct deform_t:
     Py_ssize_t row_stride        # of pixels of x, in elements
     Py_ssize_t ld_offset         # of pixels of offset and of mask
     Py_ssize_t ld_mask
-    bint has_mask
     Py_ssize_t groups            # of the convolution
     Py_ssize_t deformed          # groups of channels with separate offsets
     Py_ssize_t[2] taps           # of a window: rows, columns
@@ -47,10 +46,8 @@ cdef class DeformStep(Step):
         cdef int i
         self.p.kernels = active()
         self.p.x, self.p.offset, self.p.y = self.ref(x), self.ref(offset), self.ref(y)
-        self.p.has_mask = mask is not None
-        if self.p.has_mask:
-            self.p.mask = self.ref(mask)
-            self.p.ld_mask = mask.row_stride
+        self.p.mask = self.ref(mask)
+        self.p.ld_mask = 0 if mask is None else mask.row_stride
         self.p.batch, self.p.channels, self.p.rows, self.p.columns = x.shape
         self.p.out_rows, self.p.out_columns = offset.shape[2:]
         self.p.row_stride, self.p.ld_offset = x.row_stride, offset.row_stride
@@ -79,7 +76,7 @@ cdef void deform_run(
     cdef const deform_t* p = <const deform_t*> params
     cdef const float* x = <const float*> at(slots, p.x)
     cdef const float* offset = <const float*> at(slots, p.offset)
-    cdef const float* mask = <const float*> at(slots, p.mask) if p.has_mask else NULL
+    cdef const float* mask = <const float*> at_or_null(slots, p.mask)
     cdef float* y = <float*> at(slots, p.y)
     cdef float* window
     cdef const float* image
@@ -98,7 +95,7 @@ cdef void deform_run(
                 at_tap = d * n_taps + k
                 down = offset[q * p.ld_offset + 2 * at_tap]
                 right = offset[q * p.ld_offset + 2 * at_tap + 1]
-                factor = mask[q * p.ld_mask + at_tap] if p.has_mask else 1
+                factor = mask[q * p.ld_mask + at_tap] if mask != NULL else 1
                 down += (
                     q % planes // p.out_columns * p.stride[0] - p.padding[0]
                     + k // p.taps[1] * p.dilation[0]

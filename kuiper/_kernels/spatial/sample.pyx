@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t
 from libc.string cimport memset
 
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._runtime.step cimport Step, at, ref_t, shard_start
+from kuiper._runtime.step cimport Step, at, at_or_null, ref_t, shard_start
 from kuiper._kernels.micro.table cimport GRID_AXES, GRID_BLOCK, grid_axis_t, grid_block_t, kernels_t
 
 cdef enum:
