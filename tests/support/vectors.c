@@ -69,10 +69,10 @@ static void check_lanes(void) {
     EXPECT("swap_1", kp_swap_1(kp_load(x)), x[KP_LANES > 1 ? i ^ 1 : i]);
     for (int step = 0; step < KP_LANES; step++) {
         int32_t from[KP_LANES];
-        kp_vi32 places;
+        kp_vi32 lanes;
         for (int i = 0; i < KP_LANES; i++) from[i] = (i * step + i / 3) % KP_LANES;
-        memcpy(&places, from, sizeof places);
-        EXPECT("permute", kp_permute(kp_load(x), places), x[from[i]]);
+        memcpy(&lanes, from, sizeof lanes);
+        EXPECT("permute", kp_permute(kp_load(x), lanes), x[from[i]]);
     }
     EXPECT("reduce_add", kp_splat(kp_reduce_add(kp_load(x))), sum);
     EXPECT("reduce_max", kp_splat(kp_reduce_max(kp_load(x))), (float)KP_LANES);

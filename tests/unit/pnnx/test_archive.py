@@ -460,7 +460,7 @@ ATTACKS = {
         classic(ONE, central_offset=FULL, central_extra=extra64(2**64 - 1)),
         "entry 'a' begins at byte 18446744073709551615, but the directory begins at byte 39",
     ),
-    "locator points behind": (
+    "locator points beyond the end": (
         patched(zip64(ONE), LOCATOR, 8, struct.pack("<Q", 10**6)),
         "points to byte 1000000, after itself",
     ),
