@@ -1,7 +1,7 @@
 """The networks of the zoo that no package has: U-Nets, YOLOv5, text and audio.
 
 They are written as in common repositories, so that the exporter meets the same operators. Sizes are
-small because weights are seeded. Needs torch.
+small because weights are seeded. Needs torch. The module is long: it has one class per network.
 """
 
 from __future__ import annotations

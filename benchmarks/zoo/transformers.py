@@ -2,7 +2,7 @@
 
 The code is the package's, so the exporter meets its real operators: masks, rotary positions,
 experts, state spaces, detection and segmentation heads, speech. Only the sizes are small. Needs
-the package transformers; downloads nothing.
+the package transformers; downloads nothing. The module is long because it is one table.
 """
 
 from __future__ import annotations
