@@ -170,7 +170,10 @@ def bind_tree(b: Binder, tree: Node, operands: Sequence[TensorView]) -> None:
 
 
 def write_tree(b: Binder, tree: Node, operands: Sequence[TensorView], y: TensorView) -> None:
-    """Add the step that writes an elementwise expression of float32 values to `y`."""
+    """Add the step that writes an elementwise expression of float32 values to `y`.
+
+    References in the tree number the operands, which broadcast to the shape of `y`.
+    """
     program = fold(tree, list(operands))
     _add_step(b, program, _sources(b, program.sources, operands), y)
 
