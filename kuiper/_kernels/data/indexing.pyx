@@ -221,7 +221,7 @@ cdef struct gather_t:
     ref_t x
     ref_t y
     ref_t error_slot
-    const nest_t* nest
+    const nest_t* nest           # over x, y and the indices
     const index_t* indices       # (count,)
     int count
     Py_ssize_t itemsize
@@ -382,7 +382,7 @@ cdef struct scatter_t:
     ref_t source
     ref_t y
     ref_t error_slot
-    const nest_t* nest
+    const nest_t* nest           # over source, y and the indices
     const index_t* indices       # (count,)
     int count
     int kind                     # PUT, ADD, ...

@@ -7,9 +7,9 @@ cdef struct select_t:
     ref_t a
     ref_t b
     ref_t y
-    const nest_t* nest
+    const nest_t* nest           # over mask, a, b and y
     Py_ssize_t itemsize
-    Py_ssize_t blocks
+    Py_ssize_t blocks            # of the inner loop: ceil(inner / BLOCK)
 
 
 cdef inline void select_items(

@@ -14,7 +14,7 @@ cdef struct roi_t:
     Py_ssize_t n_boxes
     Py_ssize_t out_rows
     Py_ssize_t out_columns
-    Py_ssize_t ldy
+    Py_ssize_t ldy               # of pixels of y
     float scale                  # pixels per unit of the boxes
     int ratio                    # points along each axis of a cell, or <= 0: one per pixel
     bint aligned                 # pixel centres are at 0.5, 1.5, ...
