@@ -180,22 +180,21 @@ class Console:
         if total == 0:
             return
         if self._rich_err is not None:
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeRemainingColumn,
-            )
+            from rich import progress as rich
 
             # Without markup: the label may be a path with braces and brackets.
-            words = TextColumn("{task.description}", markup=False)
-            parts = (words, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            label_column = rich.TextColumn("{task.description}", markup=False)
+            numbers = rich.MofNCompleteColumn(), rich.TimeRemainingColumn()
             # On a shared terminal rich prints results above the bar; it must not redirect results
             # that go to a file.
             shared = sys.stdout.isatty()
-            with Progress(
-                *parts, console=self._rich_err, transient=True, redirect_stdout=shared
+            with rich.Progress(
+                label_column,
+                rich.BarColumn(),
+                *numbers,
+                console=self._rich_err,
+                transient=True,
+                redirect_stdout=shared,
             ) as bar:
                 task = bar.add_task(label, total=total)
                 for item in items:

@@ -136,15 +136,16 @@ def read_inputs(
     """
     if len(paths) == 1 and paths[0].endswith(".npz"):
         arrays = read_arrays(paths[0])
-        if len(model.inputs) == len(arrays) == 1:
-            return _as_taken(model, list(arrays.values()))
-        return _as_taken(
-            model,
-            [
-                arrays[info.name] if info.name in arrays else _missing(model, paths[0], arrays)
-                for info in model.inputs
-            ],
-        )
+        names = [info.name for info in model.inputs]
+        if len(names) == len(arrays) == 1:
+            names = list(arrays)
+        if not arrays.keys() >= set(names):
+            wanted = ", ".join(f"'{name}'" for name in names)
+            held = ", ".join(f"'{name}'" for name in arrays) or "nothing"
+            raise kuiper.InputError(
+                f"{paths[0]}: it holds {held}, expected arrays for the inputs {wanted}"
+            )
+        return _as_taken(model, [arrays[name] for name in names])
     if all(path.endswith(ARRAY_SUFFIXES) for path in paths):
         return _as_taken(model, [read_array(path) for path in paths])
     from kuiper.vision import PRESETS, load_image, preprocess
@@ -161,12 +162,6 @@ def read_inputs(
     if len(model.inputs) == 1:
         return [np.stack(pictures)]
     return [picture[None] for picture in pictures]
-
-
-def _missing(model: kuiper.Model, path: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    wanted = ", ".join(f"'{info.name}'" for info in model.inputs)
-    held = ", ".join(f"'{name}'" for name in arrays) or "nothing"
-    raise kuiper.InputError(f"{path}: it holds {held}, expected arrays for the inputs {wanted}")
 
 
 def model_title(options: argparse.Namespace) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -130,9 +131,6 @@ def describe_plan(model: kuiper.Model, shapes: Sequence[tuple[int, ...]]) -> dic
     arena = [
         b for b in plan.buffers if b.kind in (BufferKind.ARENA, BufferKind.SCRATCH) and b.last >= 0
     ]
-    kinds: dict[str, int] = {}
-    for step in plan.steps:
-        kinds[step.kind] = kinds.get(step.kind, 0) + 1
     return {
         "shapes": [list(shape) for shape in shapes],
         "outputs": [
@@ -140,7 +138,7 @@ def describe_plan(model: kuiper.Model, shapes: Sequence[tuple[int, ...]]) -> dic
             for spec in plan.outputs
         ],
         "steps": len(plan.steps),
-        "kernels": dict(sorted(kinds.items(), key=lambda item: -item[1])),
+        "kernels": dict(Counter(step.kind for step in plan.steps).most_common()),
         "algorithms": count_algorithms(
             {s.name: s.algorithm.name for s in plan.steps if s.algorithm is not None}
         ),
@@ -367,29 +365,24 @@ def check(options: argparse.Namespace, console: Console) -> int:
         else:
             ignored.append(name)
     results: list[dict[str, Any]] = []
+
+    def compare(case: str, kind: str, name: str, actual: np.ndarray, golden: np.ndarray) -> None:
+        result = {"case": case, "kind": kind, "name": name, **difference(actual, golden)}
+        result["good"] = result["error"] is not None and result["error"] <= options.rtol
+        results.append(result)
+
     for case, inputs, expected in cases:
         given = model(*inputs)
         given = given if isinstance(given, tuple) else (given,)
         for info, y, golden in zip(model.outputs, given, expected, strict=False):
-            results.append(
-                {"case": case, "kind": "output", "name": info.name, **difference(y, golden)}
-            )
+            compare(case, "output", info.name, y, golden)
     if wanted:
         names = sorted(wanted, key=lambda name: wanted[name][0])
         traced = model.trace(cases[-1][1], [wanted[name][1] for name in names])
         for name in names:
             value = traced[wanted[name][1]]
             value = value[0] if isinstance(value, tuple) else value
-            results.append(
-                {
-                    "case": cases[-1][0],
-                    "kind": "intermediate",
-                    "name": name,
-                    **difference(value, wanted[name][2]),
-                }
-            )
-    for result in results:
-        result["good"] = result["error"] is not None and result["error"] <= options.rtol
+            compare(cases[-1][0], "intermediate", name, value, wanted[name][2])
     good = bool(results) and all(result["good"] for result in results)
     first = next(
         (r["name"] for r in results if r["kind"] == "intermediate" and not r["good"]), None

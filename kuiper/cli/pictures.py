@@ -151,12 +151,7 @@ def detect(options: argparse.Namespace, console: Console) -> int:
     def record(found: Any) -> dict[str, Any]:
         return {
             "detections": [
-                {
-                    "index": d.index,
-                    "label": d.label,
-                    "score": round(d.score, 6),
-                    "box": [round(v, 2) for v in d.box],
-                }
+                {**vars(d), "score": round(d.score, 6), "box": [round(v, 2) for v in d.box]}
                 for d in found
             ]
         }

@@ -15,7 +15,7 @@ files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from kuiper._support.struct import Struct
@@ -284,13 +284,13 @@ class _Parser:
             self.fail(
                 f"expected two counts (operators, operands), found {show(lines[1].decode())}", 0
             )
-        counts = []
-        for token, what in enumerate(("operators", "operands")):
-            count = _parse_count(self.tokens[token])
-            if count is None:
-                self.fail(f"expected the number of {what}, found {show(self.tokens[token])}", token)
-            counts.append(count)
-        return counts[0], counts[1]
+        return self.count(0, "operators", self.fail), self.count(1, "operands", self.fail)
+
+    def count(self, token: int, what: str, fail: Callable[[str, int], NoReturn]) -> int:
+        count = _parse_count(self.tokens[token])
+        if count is None:
+            fail(f"expected the number of {what}, found {show(self.tokens[token])}", token)
+        return count
 
     def check_flavour(self) -> None:
         """Refuse ncnn files, which begin with the same magic number."""
@@ -319,19 +319,13 @@ class _Parser:
             self.fail(
                 f"operator name '{name}' is already taken in line {self.operator_lines[name]}", 1
             )
-        counts = []
-        for token, what in ((2, "inputs"), (3, "outputs")):
-            count = _parse_count(tokens[token])
-            if count is None:
-                self.operator_error(
-                    f"expected the number of {what}, found {show(tokens[token])}", token
-                )
-            counts.append(count)
-        first_output = 4 + counts[0]
-        first_field = first_output + counts[1]
+        n_inputs = self.count(2, "inputs", self.operator_error)
+        n_outputs = self.count(3, "outputs", self.operator_error)
+        first_output = 4 + n_inputs
+        first_field = first_output + n_outputs
         if first_field > len(tokens):
             self.operator_error(
-                f"{plural(counts[0], 'input')} and {plural(counts[1], 'output')} are announced, "
+                f"{plural(n_inputs, 'input')} and {plural(n_outputs, 'output')} are announced, "
                 f"but the line ends after {len(tokens) - 4} of these names",
                 len(tokens),
             )
@@ -341,7 +335,7 @@ class _Parser:
             if "=" in operand and operand not in self.operand_lines:
                 self.operator_error(
                     f"expected the name of an operand, found the field {show(operand)}; do the "
-                    f"counts {counts[0]} {counts[1]} fit the line?",
+                    f"counts {n_inputs} {n_outputs} fit the line?",
                     token,
                 )
             if token < first_output:
