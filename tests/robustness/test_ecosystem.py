@@ -19,6 +19,7 @@ import pytest
 import kuiper
 
 from ..support.paths import ROOT
+from ..support.process import run_python
 
 SOURCE = ROOT / "kuiper"
 
@@ -180,10 +181,7 @@ def test_the_library_prints_nothing():
 
 def test_loading_and_running_print_nothing():
     code = f"import kuiper, numpy\nkuiper.load({PARAM!r})(numpy.ones((1, 3, 4, 4), 'f'))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(kuiper.__file__).parent.parent,
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = run_python("-c", code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -199,10 +197,7 @@ def test_logging_is_not_imported_and_not_configured():
             logger = logging.getLogger(name)
             assert not logger.handlers and logger.level == (0 if name else logging.WARNING)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(kuiper.__file__).parent.parent,
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = run_python("-c", code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

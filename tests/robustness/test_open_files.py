@@ -9,7 +9,6 @@ import gc
 import io
 import os
 import pickle
-import subprocess
 import sys
 import threading
 import weakref
@@ -28,6 +27,7 @@ from kuiper.pnnx import archive as module
 from kuiper.pnnx.archive import Archive
 from kuiper.pnnx.archive_writer import write_archive
 
+from ..support.process import output_of
 from ..support.workbench import ISAS, isa, noise
 from ..support.workgraph import model_of
 
@@ -510,13 +510,8 @@ def test_weights_are_in_memory_once(tmp_path):
         f"assert model(np.ones((1, {n}), np.float32))[0, 0] == {n}\n"
         "print(status('VmHWM') - before)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        capture_output=True, text=True, check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )  # fmt: skip
     size = 4 * n * n
-    assert size <= int(done.stdout) < 1.25 * size
+    assert size <= int(output_of(code, str(path))) < 1.25 * size
 
 
 # -- copies, processes, threads --------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import sysconfig
 import threading
@@ -17,7 +16,7 @@ import kuiper.ops
 from kuiper.ops import record_or_none
 from kuiper.ops.core import record as registry
 
-from ..support.paths import ROOT
+from ..support.process import run_python
 from ..support.textgraph import user_operator, values
 from . import stress
 
@@ -147,10 +146,7 @@ print(len(files), *faults)
 @pytest.mark.parametrize("seed", [0, 18])
 def test_sixteen_threads_load_the_first_models_of_a_process(seed):
     """Several threads at once import modules that are imported on first use."""
-    done = subprocess.run(
-        [sys.executable, "-c", COLD.format(seed=seed)],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = run_python("-c", COLD.format(seed=seed), timeout=300)
     assert done.stderr == ""
     assert done.stdout == "16\n"
 
@@ -161,8 +157,5 @@ def test_sixteen_threads_load_the_first_models_of_a_process(seed):
 def test_a_free_threaded_python_stays_without_the_gil():
     """An extension module that does not declare its support would enable the GIL."""
     source = "import sys, kuiper, kuiper.expression, kuiper.report; print(sys._is_gil_enabled())"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", source],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = run_python("-W", "error", "-c", source, timeout=300)
     assert (done.stdout, done.stderr) == ("False\n", "")

@@ -14,8 +14,8 @@ from kuiper.ops.core import record as registry
 from .weights import fill_archive
 
 __all__ = [
-    "NETWORK", "branch", "conv", "files_of", "graph_of", "linear", "lines_of", "model_of", "norm",
-    "text", "user_operator", "values",
+    "NETWORK", "branch", "contents_of", "conv", "files_of", "graph_of", "linear", "lines_of",
+    "model_of", "norm", "text", "user_operator", "values",
 ]  # fmt: skip
 
 # Dense and depthwise convolutions, a sum, a concatenation, a linear layer and two outputs: most
@@ -89,6 +89,24 @@ def lines_of(graph: Graph) -> list[str]:
             words += ["|", *(post.type for post in operator.post_ops)]
         lines.append(" ".join(words))
     return lines
+
+
+def contents_of(graph: Graph) -> list:
+    """Return everything that a graph contains, except the lines of its operators in a file."""
+    return [
+        (
+            operator.type,
+            operator.name,
+            [(o.name, o.shape, o.dtype) for o in (*operator.inputs, *operator.outputs)],
+            operator.input_keys,
+            operator.params,
+            [
+                (k, v.shape, v.dtype, v.raw.tobytes())
+                for k, v in sorted(operator.attributes.items())
+            ],
+        )
+        for operator in graph
+    ]
 
 
 def values(*shape: int, seed: int = 0) -> np.ndarray:

@@ -1,5 +1,5 @@
-/* What each function of simd/vec.h, simd/lanes.h and simd/transpose.h gives, against the same in plain C, lane by
-   lane, bit by bit.  Prints what is wrong; the last line says how wide the vectors are. */
+/* Compare each function of simd/vec.h, simd/lanes.h and simd/transpose.h with plain C, lane by lane and bit by bit.
+   Prints the differences; the last line states the width of the vectors. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -42,7 +42,7 @@ static void check_arithmetic(const float *x, const float *y) {
     EXPECT("rounded", kp_rounded(a), x[i]);
 }
 
-/* On the heap and exactly as long as needed, so that a sanitizer sees an access beyond the end. */
+/* Heap memory of exactly the needed length, so that a sanitizer detects accesses beyond the end. */
 static void check_ends(long n) {
     float want[KP_LANES];
     float *x = malloc((size_t)n * sizeof(float) + !n), *y = malloc((size_t)n * sizeof(float) + !n);
@@ -50,7 +50,7 @@ static void check_ends(long n) {
     EXPECT("load_n", kp_load_n(x, n), i < n ? (float)(i + 1) : 0.0f);
     kp_store_n(y, kp_load_n(x, n), n);
     if (memcmp(x, y, (size_t)n * sizeof(float))) {
-        printf("store_n: not what was loaded, n = %ld\n", n);
+        printf("store_n: differs from what was loaded, n = %ld\n", n);
         faults++;
     }
     EXPECT("first_lanes", kp_select(kp_first_lanes(n), kp_splat(1), kp_splat(0)), i < n ? 1.0f : 0.0f);
@@ -69,10 +69,10 @@ static void check_lanes(void) {
     EXPECT("swap_1", kp_swap_1(kp_load(x)), x[KP_LANES > 1 ? i ^ 1 : i]);
     for (int step = 0; step < KP_LANES; step++) {
         int32_t from[KP_LANES];
-        kp_vi32 lanes;
+        kp_vi32 order;
         for (int i = 0; i < KP_LANES; i++) from[i] = (i * step + i / 3) % KP_LANES;
-        memcpy(&lanes, from, sizeof lanes);
-        EXPECT("permute", kp_permute(kp_load(x), lanes), x[from[i]]);
+        memcpy(&order, from, sizeof order);
+        EXPECT("permute", kp_permute(kp_load(x), order), x[from[i]]);
     }
     EXPECT("reduce_add", kp_splat(kp_reduce_add(kp_load(x))), sum);
     EXPECT("reduce_max", kp_splat(kp_reduce_max(kp_load(x))), (float)KP_LANES);
@@ -85,7 +85,7 @@ static void check_lanes(void) {
     for (int row = 0; row < KP_LANES; row++) EXPECT("transpose", rows[row], (float)(100 * i + row));
 }
 
-/* Mantissas of 1/2 to 2 that round up, down and to even where the result has fewer bits. */
+/* Numbers from 1/2 to 2 that round up, down and to even if the result is denormal. */
 static void check_scaled(void) {
     float x[KP_LANES], want[KP_LANES];
     for (int i = 0; i < KP_LANES; i++) x[i] = (i % 2 ? 0.5f : 1.0f) * (1.0f + (float)(i * 524287 % 8388608) / 8388608);

@@ -10,8 +10,6 @@ import importlib.util
 import inspect
 import json
 import re
-import subprocess
-import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +22,7 @@ from kuiper._support.struct import Struct
 from kuiper.ops import record_or_none
 
 from ..support.paths import ROOT
+from ..support.process import output_of, run_python
 
 SOURCE = ROOT / "kuiper"
 INSTALLED = Path(kuiper.__file__).parent
@@ -46,10 +45,7 @@ def test_import_loads_nothing_heavy_beyond_numpy():
         "import json, sys, numpy; before = set(sys.modules)\n"
         "import kuiper; print(json.dumps(sorted(set(sys.modules) - before)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=INSTALLED.parent,  # searched first by -c
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+    done = run_python("-c", code)
     loaded = set(json.loads(done.stdout))
     assert "kuiper.errors" in loaded
     heavy = sorted(HEAVY & loaded | {name for name in loaded if name.split(".")[0] in HEAVY})
@@ -92,11 +88,7 @@ def test_a_program_imports_only_what_it_uses():
         f"y = kuiper.load({PLAIN_NETWORK.encode()!r})(np.ones((1, 3, 9, 9), np.float32))\n"
         "print(json.dumps([sorted(first), sorted(set(sys.modules) - before), y.sum().item()]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=INSTALLED.parent,
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    imported, loaded, total = json.loads(done.stdout)
+    imported, loaded, total = json.loads(output_of(code))
     assert total == 2 * 3 * 4 * 4
     assert "kuiper.model" in imported
     assert not LATER & set(imported)

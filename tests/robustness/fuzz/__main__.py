@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from random import Random
 
+from ...support.process import run_python
 from .runner import CHILD, run
 from .targets import TARGETS
 
@@ -93,12 +93,7 @@ def _replay(name: str, args, options: dict) -> int:
         for path in paths:
             order = {"target": name, "replay": str(path), "options": options}
             order["limit"] = not args.no_limit
-            ended = subprocess.run(
-                [sys.executable, "-X", "faulthandler", str(CHILD), json.dumps(order)],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            ended = run_python("-X", "faulthandler", str(CHILD), json.dumps(order), timeout=None)
             said = json.loads(ended.stdout.splitlines()[-1]) if ended.returncode == 0 else {}
             bad = ended.returncode != 0 or said.get("name")
             found += bool(bad)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from ...support.process import python_environment, run_python
 from .child import NOTE, minimise
 from .targets import TARGETS
 
@@ -151,7 +152,7 @@ class _Watched:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "2"},
+            env=python_environment(OMP_NUM_THREADS="2"),
         )
         self.lines: queue.Queue = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -243,9 +244,7 @@ def _shrunk(order: dict, name: str, finding: Finding, patience: float) -> bytes:
         def call(**more) -> subprocess.CompletedProcess | None:
             said = json.dumps({**order, **more})
             try:
-                return subprocess.run(
-                    [sys.executable, str(CHILD), said], capture_output=True, timeout=60, check=False
-                )
+                return run_python(str(CHILD), said)
             except subprocess.TimeoutExpired:
                 return None
 

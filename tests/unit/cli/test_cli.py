@@ -23,10 +23,10 @@ from kuiper.cli._console import Console, bytes_text, count_text
 from kuiper.cli.completing import subcommands
 from kuiper.cli.inspecting import difference
 
+from ...support.process import PACKAGES, output_of, python_environment, run_python
 from ...support.shipped import MODELS
 
 PHOTOS = MODELS.parent / "photos"
-PACKAGES = Path(kuiper.__file__).resolve().parent.parent
 
 needs_weights = pytest.mark.skipif(
     not (MODELS / "mobilenet_v2.f16.pnnx.bin").exists(),
@@ -85,21 +85,15 @@ def run_json(run):
 
 
 def test_module_runs_as_a_program(tmp_path):
-    path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, "-m", "kuiper", "expr", "add(@0,mul(@1,2))", "1", "3", "--json"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
-        timeout=60,
-    )  # fmt: skip
+    done = run_python("-m", "kuiper", "expr", "add(@0,mul(@1,2))", "1", "3", "--json", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["value"] == 7
 
 
 def test_a_closed_pipe_is_not_an_error(tmp_path, small):
-    path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         f"{sys.executable} -m kuiper graph {small} | true",
-        shell=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True,
+        shell=True, cwd=tmp_path, env=python_environment(), capture_output=True,
         text=True, timeout=60,
     )  # fmt: skip
     assert done.stderr == ""
@@ -137,7 +131,7 @@ def test_importing_kuiper_does_not_import_the_command_line():
         "bad = [m for m in sys.modules if m.startswith(('kuiper.cli', 'kuiper.vision',"
         " 'kuiper.report', 'argparse.', 'rich', 'cv2'))]\nassert not bad, bad"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=PACKAGES, check=True, timeout=60)
+    output_of(code)
 
 
 # -- exit codes --------------------------------------------------------------------------------
@@ -196,9 +190,7 @@ def test_pictures_without_opencv(command, tmp_path):
         "import sys; sys.modules['cv2'] = None\nfrom kuiper.cli import main\n"
         f"sys.exit(main(['{command}', 'a.png']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=PACKAGES, capture_output=True, text=True, timeout=60
-    )
+    done = run_python("-c", code)
     assert done.returncode == 5
     assert done.stderr.startswith(f"kuiper {command}: ")
     assert done.stderr.endswith("pip install opencv-python-headless\n")
@@ -217,10 +209,7 @@ def test_interrupted(run, small, monkeypatch):
 
 
 def test_logging_on_request(small):
-    done = subprocess.run(
-        [sys.executable, "-m", "kuiper", "info", str(small), "--verbose"],
-        cwd=PACKAGES, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = run_python("-m", "kuiper", "info", str(small), "--verbose")
     assert done.returncode == 0
     assert f"kuiper.pnnx: read {small}: 0 weights\nkuiper.model: planned for " in done.stderr
 

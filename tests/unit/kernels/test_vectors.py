@@ -10,6 +10,7 @@ import pytest
 
 from kuiper._kernels.micro import dispatch
 
+from ...support.c_programs import compile_c, compiler_of
 from ...support.paths import ROOT
 
 SOURCE = ROOT / "kuiper"
@@ -29,10 +30,7 @@ EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
 def check(compiler: list[str], runner: list[str], variant: str, folder: Path) -> None:
     """Compile and run the program of checks."""
     flags, last_line = VARIANTS[variant]
-    program = folder / "vectors"
-    source = ROOT / "tests" / "support" / "vectors.c"
-    command = [*compiler, *FLAGS, *flags, f"-I{SOURCE}", str(source), "-lm", "-o", str(program)]
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    program = compile_c([*compiler, *FLAGS, *flags], "vectors.c", folder)
     done = subprocess.run([*runner, str(program)], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [last_line]
     assert done.returncode == 0
@@ -42,10 +40,7 @@ def check(compiler: list[str], runner: list[str], variant: str, folder: Path) ->
 @pytest.mark.parametrize("variant", HERE_POSSIBLE)
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_vectors(compiler, variant, tmp_path):
-    found = shutil.which(compiler) or shutil.which(f"{compiler}-16")
-    if found is None:
-        pytest.skip(f"{compiler} is not installed")
-    check([found], [], variant, tmp_path)
+    check([compiler_of(compiler)], [], variant, tmp_path)
 
 
 @pytest.mark.skipif(not SOURCE.is_dir(), reason="needs the sources beside the tests")

@@ -16,6 +16,7 @@ from kuiper.model import Model
 
 from ...support import assert_close, assert_same_bits
 from ...support.engine import n_threads
+from ...support.engine import run as run_model
 from ...support.randomgraph import RandomGraph, interpret, python_step
 from ...support.textgraph import files_of, graph_of, model_of, user_operator, values
 
@@ -46,8 +47,7 @@ def copies_in(plan) -> int:
 def run(text: str, *inputs, key: str = "text"):
     """Run a graph given as text; return the model, its plan and its outputs."""
     model = model_of(text, key)
-    outputs = model(*inputs)
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    outputs = run_model(model, inputs)
     return model, model.plan(*(x.shape for x in inputs)), outputs
 
 
@@ -591,11 +591,6 @@ SEEDS = range(300)
 PER_TEST = 25
 
 
-def outputs_of(model, inputs):
-    outputs = model(*inputs)
-    return outputs if isinstance(outputs, tuple) else (outputs,)
-
-
 @pytest.mark.parametrize("first", range(0, len(SEEDS), PER_TEST))
 def test_random_graphs(first):
     """Every operand of a random graph equals numpy's, whatever its layout in the plan."""
@@ -610,15 +605,15 @@ def check_random_graph(seed: int) -> None:
     model = Model(case.graph)
     before = [x.copy() for x in case.inputs]
     with n_threads(1):
-        outputs = outputs_of(model, case.inputs)
-        assert_same_bits(outputs_of(model, case.inputs), outputs, f"seed {seed}, second run")
+        outputs = run_model(model, case.inputs)
+        assert_same_bits(run_model(model, case.inputs), outputs, f"seed {seed}, second run")
         if seed % 4 == 0:
             names = [n for n, v in expected.items() if not isinstance(v, tuple)]
             for name, array in model.trace(case.inputs, names).items():
                 assert_close(array, single(expected[name]), 2e-4, f"seed {seed}, {name} traced")
     if seed % 4 == 1:
         with n_threads(2):
-            assert_same_bits(outputs_of(model, case.inputs), outputs, f"seed {seed}, 2 threads")
+            assert_same_bits(run_model(model, case.inputs), outputs, f"seed {seed}, 2 threads")
     for operand, array in zip(case.graph.outputs, outputs, strict=True):
         assert_close(array, single(expected[operand.name]), 2e-4, f"seed {seed}, {operand.name}")
     for x, copy in zip(case.inputs, before, strict=True):

@@ -16,6 +16,8 @@ from kuiper.errors import GraphError, ModelFormatError
 from kuiper.ir import Graph
 from kuiper.pnnx import load_graph, param, values
 
+from ...support.textgraph import contents_of
+
 # -- values: parsing -------------------------------------------------------------------------
 
 INF = math.inf
@@ -806,24 +808,10 @@ def graphs(draw) -> Graph:
     return graph
 
 
-def facts(graph: Graph) -> list:
-    """Everything that a graph says, except where its operators stand in a file."""
-    return [
-        (
-            operator.type,
-            operator.name,
-            [(o.name, o.shape, o.dtype) for o in (*operator.inputs, *operator.outputs)],
-            operator.input_keys,
-            operator.params,
-        )
-        for operator in graph
-    ]
-
-
 @settings(max_examples=60, derandomize=True, database=None, deadline=None)
 @given(graphs())
 def test_graph_round_trip(graph):
     text = param.format(graph)
     again = param.build(param.parse(text), {})
-    assert facts(again) == facts(graph)
+    assert contents_of(again) == contents_of(graph)
     assert param.format(again) == text

@@ -7,8 +7,6 @@ import contextlib
 import io
 import os
 import re
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -22,6 +20,9 @@ from kuiper.errors import GraphError, ModelFormatError
 from kuiper.ir import Attribute, Graph
 from kuiper.pnnx import load_graph, save_graph
 from kuiper.pnnx.archive_writer import write_archive
+
+from ...support.process import output_of
+from ...support.textgraph import contents_of
 
 # A small model as pnnx 20261020 wrote it: Linear, LeakyReLU(1e-5), an interpolation by
 # 1.5, a concatenation, and a product plus a free parameter.
@@ -61,24 +62,6 @@ size=(2.000000e+00) dims=() #0=(1,4)f32 #1=(1,4)f32
 pnnx.Output              pnnx_output_0            1 0 1 #1=(1,4)f32
 """
 OLD_BIN = b"PK\5\6" + bytes(18)
-
-
-def facts(graph: Graph) -> list:
-    """Everything that a graph says, except where its operators stand in a file."""
-    return [
-        (
-            operator.type,
-            operator.name,
-            [(o.name, o.shape, o.dtype) for o in (*operator.inputs, *operator.outputs)],
-            operator.input_keys,
-            operator.params,
-            [
-                (k, v.shape, v.dtype, v.raw.tobytes())
-                for k, v in sorted(operator.attributes.items())
-            ],
-        )
-        for operator in graph
-    ]
 
 
 @pytest.fixture
@@ -128,8 +111,8 @@ def test_loaded_graph(files):
 )
 def test_every_kind_of_source(files, sources):
     sources = sources(files)
-    expected = facts(load_graph(PARAM, BIN))
-    assert facts(load_graph(*sources, check_crc=True)) == expected
+    expected = contents_of(load_graph(PARAM, BIN))
+    assert contents_of(load_graph(*sources, check_crc=True)) == expected
     for source in sources:
         if hasattr(source, "close"):
             source.close()
@@ -289,7 +272,7 @@ def test_files_of_older_pnnx_are_updated():
     assert b"dims=None negative_slope=1.000000e-5 size=(2.0) #0" in param
     assert len(bin) == 98
     again = load_graph(param, bin)
-    assert facts(again) == facts(graph)
+    assert contents_of(again) == contents_of(graph)
     assert saved(again) == (param, bin)
 
 
@@ -340,7 +323,7 @@ def test_save_over_the_files_that_the_graph_was_read_from(files):
     graph.operator("fc").attributes["bias"] = Attribute((2,), "f32", np.zeros(8, np.uint8))
     save_graph(graph, files)
     assert weight.raw.tobytes() == before
-    assert facts(load_graph(files)) == facts(graph)
+    assert contents_of(load_graph(files)) == contents_of(graph)
     assert files.with_suffix(".bin").read_bytes() != BIN
 
 
@@ -402,7 +385,7 @@ def test_save_without_attributes_needs_no_archive():
     file = io.BytesIO()
     graph = load_graph(OLD_PARAM)
     save_graph(graph, file)
-    assert facts(load_graph(file.getvalue())) == facts(graph)
+    assert contents_of(load_graph(file.getvalue())) == contents_of(graph)
 
 
 def test_save_refuses_names_that_cannot_be_encoded():
@@ -423,8 +406,7 @@ def test_import_is_lean():
         "import kuiper.pnnx\n"
         "print(*sorted(set(sys.modules) - before))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    modules = found.stdout.split()
+    modules = output_of(code).split()
     assert "kuiper.pnnx.param" in modules
     heavy = {"zipfile", "mmap", "tempfile", "kuiper.pnnx.archive", "difflib", "fnmatch"}
     assert heavy.isdisjoint(modules)

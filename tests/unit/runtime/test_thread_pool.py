@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 
 import pytest
 
 from kuiper._runtime import thread_pool
 
+from ...support.c_programs import compile_c, compiler_of
 from ...support.paths import ROOT
 
 SOURCE = ROOT / "kuiper"
@@ -20,15 +20,8 @@ SOURCE = ROOT / "kuiper"
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_a_call_does_not_wait_for_workers_that_miss_it(compiler, may_spin, tmp_path):
     """Idle workers spin for a while, or sleep at once."""
-    found = shutil.which(compiler) or shutil.which(f"{compiler}-16")
-    if found is None:
-        pytest.skip(f"{compiler} is not installed")
-    program = tmp_path / "thread_pool"
-    source = ROOT / "tests" / "support" / "thread_pool.c"
-    subprocess.run(
-        [found, "-O2", "-Wall", "-Werror", "-pthread", f"-I{SOURCE}", str(source), "-o", program],
-        check=True,
-    )
+    flags = ("-O2", "-Wall", "-Werror", "-pthread")
+    program = compile_c([compiler_of(compiler), *flags], "thread_pool.c", tmp_path)
     command = [program, may_spin]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "all is well\n"

@@ -7,10 +7,8 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
 import sys
 import sysconfig
-import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +27,7 @@ from kuiper.ir import Attribute, Graph
 
 from ...support import assert_same_bits, load_cases
 from ...support.engine import n_threads, run
-from ...support.paths import ROOT
+from ...support.process import output_of
 from ...support.textgraph import NETWORK, files_of, model_of, values
 
 needs_threads = pytest.mark.skipif(not thread_pool.has_threads, reason="built without threads")
@@ -188,17 +186,6 @@ def test_invalid_numbers_of_threads(n):
     assert kuiper.get_num_threads() == before
 
 
-def run_python(code: str, timeout: float = 60, **environ: str) -> str:
-    """Run a script in a new process and return its output."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
-        capture_output=True, text=True, timeout=timeout, cwd=ROOT, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", **environ},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @needs_threads
 @on_linux
 def test_a_run_has_the_requested_number_of_threads():
@@ -218,7 +205,7 @@ def test_a_run_has_the_requested_number_of_threads():
             model(x)
             print(tasks() - start)
     """
-    assert run_python(code, KUIPER_NUM_THREADS="4").split() == ["4", "0", "2", "4"]
+    assert output_of(code, KUIPER_NUM_THREADS="4").split() == ["4", "0", "2", "4"]
 
 
 @needs_threads
@@ -249,7 +236,7 @@ def test_concurrent_calls_share_the_workers():
             time.sleep(0.05)
         print(tasks() - start)
     """
-    assert 1 <= int(run_python(code)) <= max(2, os.cpu_count() - 1)
+    assert 1 <= int(output_of(code)) <= max(2, os.cpu_count() - 1)
 
 
 @needs_threads
@@ -275,7 +262,7 @@ def test_workers_block_the_signals_of_the_program(policy):
         for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGSEGV", "SIGFPE"):
             print(name, blocked >> getattr(signal, name) - 1 & 1)
     """
-    told = run_python(code, OMP_WAIT_POLICY=policy).split()
+    told = output_of(code, OMP_WAIT_POLICY=policy).split()
     assert told == ["SIGINT", "1", "SIGTERM", "1", "SIGUSR1", "1", "SIGSEGV", "0", "SIGFPE", "0"]
 
 
@@ -536,7 +523,7 @@ def test_idle_threads_end_before_a_fork():
                 os._exit(7)
             print(tasks() - start, os.waitpid(child, 0)[1] >> 8)
     """
-    assert run_python(code).split() == ["2", "0", "7", "2", "0", "7"]
+    assert output_of(code).split() == ["2", "0", "7", "2", "0", "7"]
 
 
 @needs_fork
@@ -714,7 +701,7 @@ def test_ctrl_c_ends_a_long_run(threads, what):
     print(np.array_equal(model(*small), model(*small)))
     """
     )
-    ended, same = run_python(code, timeout=120).splitlines()
+    ended, same = output_of(code, timeout=120).splitlines()
     assert ended.startswith("ended")
     assert float(ended.split()[1]) < 15
     assert same == "True"
@@ -733,7 +720,7 @@ def test_threads_sleep_between_runs():
     print(time.process_time() - before)
     """
     )
-    assert float(run_python(code, timeout=120)) < 0.05
+    assert float(output_of(code, timeout=120)) < 0.05
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -751,7 +738,7 @@ def test_an_interpreter_may_end_during_a_run(threads):
     """
     )
     for moment in ("0", "0.02", "0.1", "0.3"):
-        assert run_python(code, timeout=120, MOMENT=moment) == "over\n"
+        assert output_of(code, timeout=120, MOMENT=moment) == "over\n"
 
 
 def test_the_callers_floating_point_environment_is_kept(network):
@@ -801,7 +788,7 @@ def test_memory_does_not_grow_over_thousands_of_runs(threads):
     print(resident() - before)
     """
     )
-    assert int(run_python(code)) < 1 << 20
+    assert int(output_of(code)) < 1 << 20
 
 
 @on_linux
@@ -825,7 +812,7 @@ def test_memory_does_not_grow_over_a_hundred_shapes():
     )
     # Without the GIL Python frees memory later and in larger blocks.
     slack = 4 << 20 if sysconfig.get_config_var("Py_GIL_DISABLED") else 1 << 20
-    assert int(run_python(code)) < slack
+    assert int(output_of(code)) < slack
 
 
 # -- timings -----------------------------------------------------------------------------------
