@@ -720,16 +720,17 @@ def test_users_operators_given_with_the_model():
 def test_a_record_of_a_table_is_made_on_first_lookup():
     made = []
 
-    def make():
-        made.append(1)
-        return type("Later", (Record,), {"__module__": __name__})
+    class Table(Record):
+        def __init_subclass__(cls):
+            made.append(cls)
+            super().__init_subclass__()
 
-    record_later(["tests.later", "tests.too"], make)
+    record_later(["tests.later", "tests.too"], Table, "Later")
     try:
         assert "tests.later" in kuiper.supported_operators()
         assert not made
         with pytest.raises(KuiperError, match=r"'tests.too' has a record already"):
-            record_later(["tests.too"], make)
+            record_later(["tests.too"], Table, "Other")
         with pytest.raises(KuiperError, match=r"'tests.too' has a record already"):
             record("tests.too")(type("Other", (Record,), {}))
         threads = [threading.Thread(target=record_or_none, args=("tests.too",)) for _ in range(8)]
@@ -740,6 +741,7 @@ def test_a_record_of_a_table_is_made_on_first_lookup():
         assert len(made) == 1
         assert record_or_none("tests.later") is record_or_none("tests.too")
         assert record_or_none("tests.later").types == ("tests.later", "tests.too")
+        assert record_or_none("tests.later").__name__ == "Later"
     finally:
         for name in ("tests.later", "tests.too"):
             del registry._registry[name]

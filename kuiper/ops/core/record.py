@@ -181,24 +181,25 @@ def define_record(base: type[Record[Any]], type: str, summary: str, **members: A
     record(type)(_Class(type.replace("::", ".").rpartition(".")[2], (base,), members))
 
 
-def record_later(types: Sequence[str], make: Callable[[], type[Record[Any]]]) -> None:
-    """Register a factory for a record class; the first lookup of one of its types calls it.
+def record_later(types: Sequence[str], base: type[Record[Any]], name: str, **members: Any) -> None:
+    """Register a subclass of `base` that the first lookup of one of its types makes.
 
     For tables of which a model needs a few rows: making all activations and poolings takes 0.6 ms.
     """
 
-    def make_once() -> type[Record[Any]]:
+    def make() -> type[Record[Any]]:
         with _making:
-            if _registry[types[0]] is make_once:
-                cls = make()
+            if _registry[types[0]] is make:
+                members["__module__"] = base.__module__
+                cls: type[Record[Any]] = type(name, (base,), members)
                 cls.types = tuple(types)
                 _registry.update(dict.fromkeys(types, cls))
             return cast("type[Record[Any]]", _registry[types[0]])
 
-    make_once.__module__ = make.__module__
-    for name in types:
-        _check_is_new(name)
-        _registry[name] = make_once
+    make.__module__ = base.__module__
+    for type_ in types:
+        _check_is_new(type_)
+        _registry[type_] = make
 
 
 def _check_is_new(name: str) -> None:

@@ -16,6 +16,7 @@ from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.functions import EXTENDED
 from kuiper.expression.promotion import is_number
 from kuiper.ir.view import Layout, TensorSpec, TensorView
+from kuiper.ops.core.axes import require_float32
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record, record_later
 from kuiper.ops.core.schema import Argument, Float, Int, Known, Str, Tensor, schema
@@ -146,12 +147,6 @@ class Activation(Record[T]):
         return Expression(expr=tree, operands=[self.input])
 
 
-def _same_float(x: TensorSpec) -> TensorSpec:
-    if x.dtype != np.float32:
-        raise ShapeError(f"the input is {x.dtype}, expected float32")
-    return TensorSpec(x.shape, x.dtype)
-
-
 def activation_tree(function: str, parameters: tuple[float, ...], x: Node | None = None) -> Node:
     """Return the expression ``function(x, *parameters)``; x is ``@0`` by default."""
     return Call(function, [Ref(0) if x is None else x, *map(Literal, parameters)])
@@ -159,24 +154,19 @@ def activation_tree(function: str, parameters: tuple[float, ...], x: Node | None
 
 def _register(row: _Row) -> None:
     types = row.types.split()
-    record_later(types, lambda: _record_of(row, types))
-
-
-def _record_of(row: _Row, types: list[str]) -> type[Record[Any]]:
-    return type(
+    record_later(
+        types,
+        Activation,
         types[0].partition(".")[2],
-        (Activation,),
-        {
-            "__doc__": f"``{row.formula}``, elementwise.\n\nSource: torch.{types[0]}.",
-            "__module__": __name__,
-            "function": row.function,
-            "parameters": row.parameters,
-            "takes_integers": row.takes_integers,
-            "arguments": (*schema(input=Tensor()), *row.parameters),
-        },
+        __doc__=f"``{row.formula}``, elementwise.\n\nSource: torch.{types[0]}.",
+        function=row.function,
+        parameters=row.parameters,
+        takes_integers=row.takes_integers,
+        arguments=(*_INPUT, *row.parameters),
     )
 
 
+_INPUT = schema(input=Tensor())
 for _row in ACTIVATIONS:
     _register(_row)
 
@@ -236,7 +226,8 @@ class PReLU(Record[T]):
             )
         if not is_number(self.weight) and self.weight.dtype != np.float32:
             raise ShapeError(f"'weight' is {self.weight.dtype}, expected float32")
-        return _same_float(self.input)
+        require_float32(self.input)
+        return TensorSpec(self.input.shape)
 
     def bind(self: PReLU[TensorView], b: Binder) -> None:
         weight = self.weight

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -362,16 +362,9 @@ class AdaptiveMaxPool(_AdaptivePool[T]):
 def _register(base: type[_Pool[Any]], module: str, function: str) -> None:
     """Register a pooling for one, two and three spatial axes."""
     for spatial in (1, 2, 3):
-        types = (module.format(spatial), function.format(spatial))
-        record_later(types, _maker(base, spatial))
-
-
-def _maker(base: type[_Pool[Any]], spatial: int) -> Callable[[], type[_Pool[Any]]]:
-    def make() -> type[_Pool[Any]]:
-        members = {"spatial": spatial, "__doc__": base.__doc__, "__module__": __name__}
-        return type(f"{base.__name__}{spatial}d", (base,), members)
-
-    return make
+        types = module.format(spatial), function.format(spatial)
+        name = f"{base.__name__}{spatial}d"
+        record_later(types, base, name, spatial=spatial, __doc__=base.__doc__)
 
 
 _register(MaxPool, "nn.MaxPool{}d", "F.max_pool{}d")
