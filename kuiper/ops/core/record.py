@@ -217,6 +217,9 @@ def record_or_none(type: str) -> type[Record[Any]] | None:
     if found is not None and found is record:
         return found
     if type in _module_of:
+        # Before its submodules, which records import: threads that import a package and a submodule
+        # of it in opposite orders run into a deadlock of their import locks.
+        import_module("kuiper.expression")
         # If another thread is importing the module, wait until it has finished: records are
         # registered before the functions below them exist.
         import_module(f"kuiper.ops.{_module_of[type]}")
