@@ -42,6 +42,9 @@ def completion(options: argparse.Namespace, console: Console) -> int:
 # -- the words to complete -----------------------------------------------------------------------
 
 
+_Kind = Literal["flag", "file", "folder", "text"]
+
+
 @dataclass(frozen=True)
 class _Slot:
     """An option or a positional argument.
@@ -64,7 +67,7 @@ class _Slot:
     names: tuple[str, ...]
     title: str
     summary: str
-    kind: Literal["flag", "file", "folder", "text"]
+    kind: _Kind
     words: tuple[str, ...]
     repeats: bool
 
@@ -84,7 +87,7 @@ def _slots(command: str, parser: argparse.ArgumentParser) -> list[_Slot]:
     for action in parser._actions:
         title = str(action.metavar or action.dest)
         words = tuple(map(str, action.choices or ()))
-        kind: Literal["flag", "file", "folder", "text"] = "text"
+        kind: _Kind = "text"
         if action.nargs == 0:
             kind = "flag"
         elif title == "FOLDER":

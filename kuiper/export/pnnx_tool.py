@@ -157,10 +157,7 @@ def _save_trace(
     """Write the TorchScript trace of a module; return the classes to keep as one operator each."""
     try:
         # Gradients stay enabled: without them attention is traced as operators unknown to pnnx.
-        with (
-            warnings.catch_warnings(record=True) as caught,
-            kept_whole(module, torch) as kept,
-        ):
+        with warnings.catch_warnings(record=True) as caught, kept_whole(module, torch) as kept:
             warnings.simplefilter("always")
             _traced(module, inputs, keywords, torch).save(str(path))
         _log_frozen(name, caught, torch)

@@ -218,16 +218,13 @@ def save_graph(graph: Graph, param: Target, bin: Target | None = None) -> None:
         text = _param.format(graph).encode()
     except UnicodeEncodeError as error:
         raise GraphError(f"the graph has a name that is no UTF-8 text: {error}") from None
-    members = [
-        (f"{operator.name}.{key}", attribute)
-        for operator in graph.topological_order()
-        for key, attribute in sorted(operator.attributes.items())
-    ]
-    seen: set[str] = set()
-    for member, _ in members:
-        if member in seen:
-            raise GraphError(f"two attributes are called '{member}'; rename an operator")
-        seen.add(member)
+    members: dict[str, Attribute] = {}
+    for operator in graph.topological_order():
+        for key, attribute in sorted(operator.attributes.items()):
+            member = f"{operator.name}.{key}"
+            if member in members:
+                raise GraphError(f"two attributes are called '{member}'; rename an operator")
+            members[member] = attribute
     if bin is None:
         path = os.fsdecode(param) if _is_path(param) else ""
         if path.endswith(".param"):
@@ -240,7 +237,7 @@ def save_graph(graph: Graph, param: Target, bin: Target | None = None) -> None:
     writers: list[Writer] = [(param, lambda file: file.write(text))]
     if bin is not None:
         # Lazily, so that the attributes need not all be in memory.
-        raw = ((member, attribute.raw) for member, attribute in members)
+        raw = ((member, attribute.raw) for member, attribute in members.items())
         writers.insert(0, (bin, lambda file: write_archive(file, raw)))
     _write_all(writers)
 
