@@ -20,6 +20,7 @@ FLOORS = {
         ("cli", "the command line"),
         ("report vision", "a page of HTML about a model; photos in, labels, boxes, masks out"),
         ("__init__", "the public names"),
+        ("buckets", "sequences of any length, padded to a few lengths"),
         ("export", "PyTorch or ONNX -> PNNX files"),
         ("loading", "load, save"),
         ("model", "Model"),

@@ -33,11 +33,13 @@ from kuiper.pnnx import load_graph
 
 if TYPE_CHECKING:
     from kuiper import expression as expression
+    from kuiper.buckets import Buckets
     from kuiper.export.pnnx_tool import from_torch
     from kuiper.ops.core.custom import operator
     from kuiper.planning.profile import Profile
 
 __all__ = [
+    "Buckets",
     "ExpressionError",
     "GraphError",
     "InputError",
@@ -67,6 +69,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "Buckets": "kuiper.buckets",
         "Profile": "kuiper.planning.profile",
         "expression": "kuiper.expression",
         "plan": "kuiper.planning",

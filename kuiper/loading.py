@@ -13,7 +13,7 @@ from kuiper._support.gc_pause import no_collection
 from kuiper._version import __version__
 from kuiper.errors import InputError
 from kuiper.ir import Graph
-from kuiper.model import Model
+from kuiper.model import DEFAULT_PLANS, Model
 from kuiper.ops import registered_types
 from kuiper.planning.verify import GRAPH_TYPES
 from kuiper.pnnx import Source, Target, load_graph, save_graph
@@ -30,6 +30,7 @@ def load(
     optimize: bool = True,
     threads: int | None = None,
     max_memory: int | None = None,
+    plans: int = DEFAULT_PLANS,
     custom_operators: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Model:
     """Load a PNNX model and check that it can run.
@@ -54,6 +55,10 @@ def load(
         Maximum size of the operands of a run, in bytes, without the weights.  Input shapes, and
         ``.param`` texts, that need more are refused before memory is allocated.  By default the
         memory of the machine or the container.
+    plans : int, default=8
+        How many plans are kept.  The first call with new input shapes makes a plan, which takes
+        milliseconds; if calls alternate between more shapes than that, each call plans again.  A
+        plan takes about 1 kB per operator; plans share the weights and the memory of runs.
     custom_operators : mapping of str to callable, optional
         Functions by operator type, for operators that kuiper does not have.  Each is registered by
         :func:`operator`, with the number of results in the graph; later models use it as well.
@@ -97,7 +102,7 @@ def load(
 
         users = [op for op in graph if op.type == type]
         operator(type, len(users[0].outputs) if users else 1)(function)
-    return Model(graph, optimize=optimize, threads=threads, max_memory=max_memory)
+    return Model(graph, optimize=optimize, threads=threads, max_memory=max_memory, plans=plans)
 
 
 def save(model: Model | Graph, param: Target, bin: Target | None = None) -> None:

@@ -23,14 +23,16 @@ if TYPE_CHECKING:
     from kuiper.planning.plan import Plan
     from kuiper.planning.profile import Profile
 
-__all__ = ["Model"]
+__all__ = ["DEFAULT_PLANS", "Model"]
+
+DEFAULT_PLANS = 8
 
 
 class Model:
     """A model that can be run; made by :func:`load`.
 
     Any number of threads may call a model at once.  The first call with new input shapes makes a
-    plan for them, which takes milliseconds; the `PLANS_KEPT` most recently used plans are kept.
+    plan for them, which takes milliseconds; the most recently used plans are kept.
 
     Parameters
     ----------
@@ -38,6 +40,7 @@ class Model:
     optimize : bool, default=True
         Whether passes may simplify and fuse.
     threads, max_memory : int, optional
+    plans : int, default=8
         As for :func:`load`.
 
     Attributes
@@ -48,8 +51,6 @@ class Model:
         Number of threads of a run; None for that of :func:`get_num_threads`.
     """
 
-    PLANS_KEPT = 8
-
     def __init__(
         self,
         graph: Graph,
@@ -57,10 +58,15 @@ class Model:
         optimize: bool = True,
         threads: int | None = None,
         max_memory: int | None = None,
+        plans: int = DEFAULT_PLANS,
     ) -> None:
-        self._options = {"optimize": optimize, "threads": threads, "max_memory": max_memory}
+        self._options = {
+            "optimize": optimize, "threads": threads, "max_memory": max_memory, "plans": plans,
+        }  # fmt: skip
         self.threads = None if threads is None else thread_settings.check_num_threads(threads)
         max_memory = check_max_memory(max_memory)
+        if isinstance(plans, bool) or not hasattr(plans, "__index__") or plans < 1:
+            raise InputError(f"plans is {plans!r}, expected an integer of at least 1")
         graph.verify()
         verify_operators(graph)
         self.graph = graph
@@ -68,9 +74,7 @@ class Model:
             leaf for operand in graph.outputs for leaf in leaf_operands(operand)
         ]
         self._checker = InputChecker(graph)
-        self._plans = PlanCache(
-            graph, self._checker.undeclared, optimize, max_memory, self.PLANS_KEPT
-        )
+        self._plans = PlanCache(graph, self._checker.undeclared, optimize, max_memory, plans)
 
     # -- description -----------------------------------------------------------------------
 
@@ -101,6 +105,11 @@ class Model:
     @max_memory.setter
     def max_memory(self, n_bytes: int) -> None:
         self._plans.max_memory = n_bytes
+
+    @property
+    def max_plans(self) -> int:
+        """Maximum number of plans that are kept, as given to :func:`load`."""
+        return self._plans.max_plans
 
     @property
     def passes(self) -> tuple[PassReport, ...]:

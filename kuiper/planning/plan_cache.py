@@ -74,7 +74,7 @@ class PlanCache:
 
         self.passes: tuple[PassReport, ...] = ()
         self.max_memory = max_memory
-        self._max_plans = max_plans
+        self.max_plans = max_plans
         self._undeclared = undeclared
         self._only = None if optimize else NEEDED
         self._graph = graph.copy()
@@ -152,7 +152,7 @@ class PlanCache:
             if plan is None:
                 start = time.perf_counter()
                 plan = self._plans[key] = self._compile(arrays, n_threads, keep)
-                while len(self._plans) > self._max_plans:
+                while len(self._plans) > self.max_plans:
                     dropped.append(self._plans.popitem(last=False)[0][0])
                 seconds, reports = time.perf_counter() - start, self.passes
             else:
@@ -185,7 +185,8 @@ class PlanCache:
         for old in dropped:
             log.info(
                 "kuiper.model", "the plan for %s is dropped, as %d others are newer; the next "
-                "call with these shapes makes it again", " ".join(map(str, old)), self._max_plans,
+                "call with these shapes makes it again; load(..., plans=) keeps more of them",
+                " ".join(map(str, old)), self.max_plans,
             )  # fmt: skip
 
     @no_collection()

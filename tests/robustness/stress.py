@@ -119,7 +119,8 @@ class Job:
 def make_jobs(folder: Path, stored: int) -> list[Job]:
     """Return the jobs: models of many shapes, and every `stored`-th of the operator fixtures."""
     images = [
-        (values(1 + k % 2, 3, 9 + k, 12 + k % 5, seed=k),) for k in range(kuiper.Model.PLANS_KEPT)
+        (values(1 + k % 2, 3, 9 + k, 12 + k % 5, seed=k),)
+        for k in range(kuiper.model.DEFAULT_PLANS)
     ]
     images += [(values(1, 3, 8, 8 + k, seed=k),) for k in range(3)]
     texts = {
@@ -175,7 +176,7 @@ class Round:
             thread.join()
         for job, model in zip(self.jobs, self.models, strict=True):
             arenas, plans = len(model._plans.arenas), len(model._plans)
-            if arenas > self.n_threads or plans > model.PLANS_KEPT:
+            if arenas > self.n_threads or plans > model.max_plans:
                 self.faults.append(f"{job.name}: keeps {arenas} arenas and {plans} plans")
 
     def _work(self, rank: int) -> None:

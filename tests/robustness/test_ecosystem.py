@@ -204,13 +204,13 @@ def test_logging_is_not_imported_and_not_configured():
 def test_log_records(caplog):
     with caplog.at_level("DEBUG", "kuiper"):
         model = kuiper.load(PARAM)
-        for width in range(1, model.PLANS_KEPT + 2):
+        for width in range(1, model.max_plans + 2):
             model(np.ones((1, 3, 4, width), np.float32))
             model(np.ones((1, 3, 4, width), np.float32))  # logs nothing: the plan is cached
     told = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
     assert told[0][:2] == ("kuiper.pnnx", "DEBUG")
     plans = [message for name, level, message in told if (name, level) == ("kuiper.model", "DEBUG")]
-    assert len(plans) == model.PLANS_KEPT + 1
+    assert len(plans) == model.max_plans + 1
     assert plans[2].startswith("planned for (1, 3, 4, 3), ")
     assert told[-1][:2] == ("kuiper.model", "INFO")
     assert told[-1][2].startswith("the plan for (1, 3, 4, 1) is dropped")

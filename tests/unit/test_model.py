@@ -765,14 +765,31 @@ def test_the_number_of_cached_plans_is_bounded():
     model = model_of(CONVOLUTIONS)
     plan = model.plan((1, 3, 4, 4))
     assert model.plan((1, 3, 4, 4)) is plan
-    for height in range(1, 3 * model.PLANS_KEPT):
+    for height in range(1, 3 * model.max_plans):
         model(values(1, 3, height, 4))
-        assert len(model._plans) <= model.PLANS_KEPT
+        assert len(model._plans) <= model.max_plans
     assert model.plan((1, 3, 4, 4)) is not plan
     latest = model.plan((1, 3, 4, 4))
-    for height in range(20, 20 + model.PLANS_KEPT - 1):
+    for height in range(20, 20 + model.max_plans - 1):
         model.plan((1, 3, height, 4))
     assert model.plan((1, 3, 4, 4)) is latest
+
+
+@pytest.mark.parametrize("plans", [1, 3, 20])
+def test_a_model_keeps_as_many_plans_as_it_was_told(plans):
+    model = kuiper.load(*files_of(CONVOLUTIONS), plans=plans)
+    assert model.max_plans == pickle.loads(pickle.dumps(model)).max_plans == plans
+    kept = [model.plan((1, 3, height, 4)) for height in range(1, plans + 1)]
+    assert [model.plan((1, 3, height, 4)) for height in range(1, plans + 1)] == kept
+    model.plan((1, 3, plans + 1, 4))
+    assert len(model._plans) == plans
+    assert model.plan((1, 3, 1, 4)) is not kept[0]
+
+
+@pytest.mark.parametrize("plans", [0, -1, True, 2.5, "8", None])
+def test_a_number_of_plans_that_is_none(plans):
+    with pytest.raises(InputError, match="expected an integer of at least 1"):
+        kuiper.load(*files_of(CONVOLUTIONS), plans=plans)
 
 
 def test_weights_are_packed_once_for_all_shapes():
