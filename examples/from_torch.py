@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     other = torch.rand(2, 3, options.size + 32, options.size + 64)
     start = time.perf_counter()
     try:
-        model = kuiper.from_torch(module, x, other)
+        model = kuiper.from_torch(module, x, example_inputs2=other)
     except kuiper.KuiperError as error:
         print(f"from_torch.py: {error}", file=sys.stderr)
         return 1

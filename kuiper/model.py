@@ -13,8 +13,7 @@ from kuiper.errors import InputError
 from kuiper.ir import Graph, Operand
 from kuiper.ir.view import TensorSpec
 from kuiper.passes import PassReport
-from kuiper.planning.infer import leaf_operands
-from kuiper.planning.input_checker import InputChecker, TensorInfo, shape_text, tensor_info
+from kuiper.planning.input_checker import InputChecker, TensorInfo, shape_text, tensor_infos
 from kuiper.planning.plan_cache import PlanCache
 from kuiper.planning.verify import verify_operators
 from kuiper.pnnx import load_graph, save_graph
@@ -70,9 +69,7 @@ class Model:
         graph.verify()
         verify_operators(graph)
         self.graph = graph
-        self._output_operands = [
-            leaf for operand in graph.outputs for leaf in leaf_operands(operand)
-        ]
+        self._outputs = tensor_infos(graph, "pnnx.Output")
         self._checker = InputChecker(graph)
         self._plans = PlanCache(graph, self._checker.undeclared, optimize, max_memory, plans)
 
@@ -86,7 +83,7 @@ class Model:
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
         """Name, shape and dtype of each output."""
-        return tuple(tensor_info(operand) for operand in self._output_operands)
+        return self._outputs
 
     def __repr__(self) -> str:
         def describe(infos: Sequence[TensorInfo]) -> str:
@@ -118,22 +115,28 @@ class Model:
 
     # -- running ---------------------------------------------------------------------------
 
-    def __call__(self, *inputs: Any, out: Any = None) -> Any:
+    def __call__(self, *inputs: Any, out: Any = None, as_dict: bool = False, **named: Any) -> Any:
         """Run the model.
 
         Parameters
         ----------
         *inputs : array_like
-            One array per input, in order; or one mapping from input names to arrays.  The dtype
-            must be that of the input, usually float32; it is not converted.  An input without a
-            dtype in the file accepts float32, integers and bools.  C-order arrays are not copied.
+            One array per input, in order; or one mapping from the names in :attr:`inputs` to
+            arrays, which may also have the names of operands and ``pnnx.Input`` operators.  The
+            dtype must be that of the input, usually float32; it is not converted.  An input without
+            a dtype in the file accepts float32, integers and bools.  C-order arrays are not copied.
         out : numpy.ndarray or sequence of numpy.ndarray, optional
             C-order arrays for the results; by default new arrays.
+        as_dict : bool, default=False
+            Return the results by the names in :attr:`outputs`.
+        **named : array_like
+            Inputs by name, after those in order.
 
         Returns
         -------
-        numpy.ndarray or tuple of numpy.ndarray
-            A tuple if the model has several outputs, in the order of PyTorch's (nested) results.
+        numpy.ndarray, tuple of numpy.ndarray, or dict of str to numpy.ndarray
+            A tuple if the model has several outputs, in the order of PyTorch's (nested) results; a
+            dict with `as_dict`, where the parts of a list are ``name.0``, ``name.1`` and so on.
 
         Raises
         ------
@@ -144,7 +147,7 @@ class Model:
         ModelFormatError
             If weights must be read from the file, and the file has changed since it was loaded.
         """
-        arrays = self._checker.check(inputs)
+        arrays = self._checker.check(inputs, named)
         plan = self._plans.find(arrays, self._n_threads)
         if out is None:
             results = plan.run(arrays)
@@ -155,7 +158,21 @@ class Model:
             results = self._checker.check_outputs(out, computed, arrays)
             for array, result in zip(results, computed, strict=True):
                 array[...] = result
+        if as_dict:
+            return self._by_name(results)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _by_name(self, results: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return results by the names of the outputs."""
+        names = [info.name for info in self.outputs]
+        if len(names) == 1 != len(results):  # a list, whose length the file does not have to give
+            names = [f"{names[0]}.{number}" for number in range(len(results))]
+        if len(names) != len(results):
+            raise InputError(
+                f"as_dict: the outputs {', '.join(names)} hold lists, {len(results)} tensors in "
+                "all, which have no names of their own; call the model without as_dict"
+            )
+        return dict(zip(names, results, strict=True))
 
     def trace(self, inputs: Any, names: Sequence[str]) -> dict[str, Any]:
         """Return the values of intermediate operands.

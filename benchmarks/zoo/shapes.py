@@ -112,7 +112,7 @@ def converted(module, first, other, way: str, folder: Path):
     if way == "from_torch":
         import kuiper
 
-        return kuiper.from_torch(module, first, other)
+        return kuiper.from_torch(module, first, example_inputs2=other)
     survey.export(module, first, other, (), folder)
     return folder
 

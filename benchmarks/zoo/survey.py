@@ -415,7 +415,7 @@ def examine_whole(family: str, name: str) -> dict:
     keep_alive(module, draw(network.draw, 2, SEED), SEED)
     opened = draw(network.second, 1, 4) if network.second else None
     try:
-        model = kuiper.from_torch(module, draw(network.draw, 1, 1), opened)
+        model = kuiper.from_torch(module, draw(network.draw, 1, 1), example_inputs2=opened)
     except Exception as error:
         return {"status": "no export", "reason": _first_line(error)}
     others = network.others or ((f"batch {BATCH}", network.draw),)

@@ -137,10 +137,12 @@ def read_inputs(
     if len(paths) == 1 and paths[0].endswith(".npz"):
         arrays = read_arrays(paths[0])
         names = [info.name for info in model.inputs]
+        if not arrays.keys() >= set(names):  # files from before the model had names
+            names = [operand.name for operand in model.graph.inputs]
         if len(names) == len(arrays) == 1:
             names = list(arrays)
         if not arrays.keys() >= set(names):
-            wanted = ", ".join(f"'{name}'" for name in names)
+            wanted = ", ".join(f"'{info.name}'" for info in model.inputs)
             held = ", ".join(f"'{name}'" for name in arrays) or "nothing"
             raise kuiper.InputError(
                 f"{paths[0]}: it holds {held}, expected arrays for the inputs {wanted}"

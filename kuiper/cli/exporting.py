@@ -49,6 +49,8 @@ example: kuiper export torchvision.models:resnet18 --arg weights=DEFAULT --shape
     )
     add("--arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the function")
     add("--moduleop", metavar="CLASS,...", help="classes to keep as one operator each")
+    add("--input-names", metavar="NAME,...", help="names of the inputs, in order")
+    add("--output-names", metavar="NAME,...", help="names of the results, in order")
     add("-o", "--output", metavar="FILE", help="the .pnnx.param file (default: beside SOURCE)")
     add_output(parser, threads=False)
 
@@ -68,6 +70,11 @@ def export(options: argparse.Namespace, console: Console) -> int:
     from kuiper.export import pnnx_tool
 
     source = options.source
+    names: dict[str, Any] = {
+        key: given.split(",")
+        for key in ("input_names", "output_names")
+        if (given := getattr(options, key)) is not None
+    }
     shapes = [extents for extents, _ in options.shape]
     dtypes = [dtype for _, dtype in options.shape]
     # On Windows a path may start with a drive and a colon.
@@ -87,6 +94,7 @@ def export(options: argparse.Namespace, console: Console) -> int:
             output,
             example_inputs2=examples2,
             moduleop=options.moduleop,
+            **names,
         )
     else:
         if Path(source).suffix not in (".pt", ".pth", ".torchscript", ".onnx"):
@@ -103,7 +111,7 @@ def export(options: argparse.Namespace, console: Console) -> int:
             raise FileNotFoundError(2, "No such file or directory", source)
         output = options.output or str(Path(source).with_suffix(".pnnx.param"))
         param = pnnx_tool.run_pnnx(
-            source, output, shapes, options.shape2, dtypes, moduleop=options.moduleop
+            source, output, shapes, options.shape2, dtypes, moduleop=options.moduleop, **names
         )
     graph = kuiper.load_graph(param)
     known = set(kuiper.supported_operators())

@@ -25,6 +25,7 @@ from kuiper.cli._inputs import (
 )
 from kuiper.ir.dtypes import from_numpy
 from kuiper.ir.view import BufferKind
+from kuiper.planning.names import names_at, tensors_at
 from kuiper.planning.profile import algorithms_text, count_algorithms
 
 __all__ = ["add_commands"]
@@ -111,12 +112,15 @@ def describe_model(graph: kuiper.ir.Graph) -> dict[str, Any]:
     counts = dict(graph.type_counts().most_common())
     attributes = [a for op in graph for a in op.attributes.values()]
 
-    def tensors(operands: Sequence[kuiper.ir.Operand]) -> list[dict[str, Any]]:
-        return [{"name": o.name, "shape": o.shape, "dtype": o.dtype} for o in operands]
+    def tensors(names: Sequence[str], operands: Sequence[kuiper.ir.Operand]) -> list[Any]:
+        return [
+            {"name": name, "shape": operand.shape, "dtype": operand.dtype}
+            for name, operand in zip(names, operands, strict=True)
+        ]
 
     return {
-        "inputs": tensors(graph.inputs),
-        "outputs": tensors(graph.outputs),
+        "inputs": tensors(names_at(graph, "pnnx.Input"), graph.inputs),
+        "outputs": tensors([operand.name for operand in graph.outputs], graph.outputs),
         "operators": counts,
         "unsupported": {type: n for type, n in counts.items() if type not in known},
         "parameters": sum(a.size for a in attributes),
@@ -271,6 +275,17 @@ def _cases(
     """Sort the arrays of a golden file into cases (name, inputs, outputs) and intermediates."""
     inputs = [info.name for info in model.inputs]
     outputs = [info.name for info in model.outputs]
+    # The names of the operands are understood as well.
+    ends = [
+        {
+            **{operand.name: str(n) for n, operand in enumerate(operands)},
+            **{name: str(n) for n, name in enumerate(names)},
+        }
+        for names, operands in (
+            (inputs, model.graph.inputs),
+            (outputs, [t for _, part in tensors_at(model.graph, "pnnx.Output") for t in part]),
+        )
+    ]
     groups: dict[str, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = {}
     named: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({}, {})
     others = {}
@@ -285,11 +300,9 @@ def _cases(
         if numbers_are_modules and model.graph.has_operator(name):
             others[name] = array
             continue
-        if name in inputs:
-            named[0][str(inputs.index(name))] = array
-            continue
-        if name in outputs:
-            named[1][str(outputs.index(name))] = array
+        end = next((side for side in (0, 1) if name in ends[side]), None)
+        if end is not None:
+            named[end][ends[end][name]] = array
             continue
         for side, pattern in enumerate((_INPUT, _OUTPUT)):
             match = pattern.fullmatch(name)

@@ -21,6 +21,7 @@ from typing import Any
 
 from kuiper._support import log
 from kuiper.errors import InputError, KuiperError, MissingPackageError
+from kuiper.export import naming
 from kuiper.export.tracing import kept_whole
 from kuiper.loading import load
 from kuiper.model import Model
@@ -37,7 +38,13 @@ _DTYPES = {
 
 
 def from_torch(
-    module: Any, example_inputs: Any, example_inputs2: Any = None, *, moduleop: str | None = None
+    module: Any,
+    example_inputs: Any,
+    *misplaced: Any,
+    example_inputs2: Any = None,
+    moduleop: str | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
 ) -> Model:
     """Trace a PyTorch module with torch, convert the trace with pnnx and load the result.
 
@@ -52,13 +59,19 @@ def from_torch(
         as a float32 copy, since kuiper computes in float32.  Dicts and nested tuples that it
         returns are flattened in order; None is dropped.
     example_inputs : torch.Tensor, sequence of torch.Tensor, or dict of str to torch.Tensor
-        Tensors to trace with.  A dict holds keyword arguments; the model takes its inputs in the
-        order of the dict.
+        Tensors to trace with; several go into one tuple.  A dict holds keyword arguments; the model
+        takes its inputs in the order of the dict.
+    *misplaced
+        Refused, since a second tensor could mean a second input or a second shape.
     example_inputs2 : as `example_inputs`, optional
         The same inputs with other extents; extents that differ become variable.
     moduleop : str, optional
         Comma-separated classes that pnnx keeps as one operator each; define these operators with
         :func:`kuiper.operator`.
+    input_names, output_names : sequence of str, optional
+        Names in ``model.inputs`` and ``model.outputs``.  By default the keys of the dict or the
+        parameters of the module's `forward`, and the keys or fields of its result joined by dots
+        (``past.0.key``).
 
     Returns
     -------
@@ -70,7 +83,8 @@ def from_torch(
     MissingPackageError
         If torch or pnnx is not installed.
     InputError
-        If `module` is not a module or an example input is not a tensor.
+        If `module` is not a module, an example input is not a tensor, `example_inputs2` differs in
+        more or less than extents, a class of `moduleop` is not used, or names do not fit.
     KuiperError
         If torch cannot trace the module or pnnx cannot convert it; the message ends with their
         output.
@@ -81,6 +95,12 @@ def from_torch(
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU()) # doctest: +SKIP
     >>> model = kuiper.from_torch(net, torch.rand(1, 4))                  # doctest: +SKIP
     """
+    if misplaced:
+        raise InputError(
+            f"from_torch: got {1 + len(misplaced)} positional arguments after the module, expected "
+            "one; for several inputs pass a tuple, from_torch(net, (ids, mask)), for variable "
+            "extents from_torch(net, x, example_inputs2=x2)"
+        )
     with tempfile.TemporaryDirectory() as folder:
         param = export_module(
             module,
@@ -88,6 +108,8 @@ def from_torch(
             Path(folder, "model.pnnx.param"),
             example_inputs2=example_inputs2,
             moduleop=moduleop,
+            input_names=input_names,
+            output_names=output_names,
         )
         # From bytes: the folder is deleted on return.
         return load(param.read_bytes(), param.with_suffix(".bin").read_bytes())
@@ -100,6 +122,8 @@ def export_module(
     *,
     example_inputs2: Any = None,
     moduleop: str | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
 ) -> Path:
     """Trace a module, convert it to `param` and the ``.bin`` beside it, and return `param`."""
     torch = _torch()
@@ -107,21 +131,22 @@ def export_module(
         raise InputError(f"got {type(module).__name__}, expected a torch.nn.Module")
     keywords = tuple(example_inputs) if isinstance(example_inputs, Mapping) else ()
     inputs = _as_tuple(example_inputs, torch)
-    inputs2 = None if example_inputs2 is None else _as_tuple(example_inputs2, torch)
-    if inputs2 is not None and len(inputs2) != len(inputs):
-        raise InputError(
-            f"example_inputs2 has {len(inputs2)} tensors, expected {len(inputs)} as in "
-            "example_inputs"
-        )
+    inputs2 = None
+    if example_inputs2 is not None:
+        inputs2 = _second_inputs(inputs, example_inputs2, keywords, torch)
     name = type(module).__name__
     scripted = isinstance(module, torch.jit.RecursiveScriptModule)
+    if not scripted:
+        naming.check_classes(module, moduleop, torch)
+    names = list(keywords) or naming.parameter_names(module, len(inputs))
     module, inputs = _in_float32(module, inputs, torch)
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder, "module.pt")
-            kept = _save_trace(module, inputs, keywords, torch, name, trace)
+            with naming.results_named(module) as result_names:
+                kept = _save_trace(module, inputs, keywords, torch, name, trace)
             try:
                 return run_pnnx(
                     trace,
@@ -129,8 +154,12 @@ def export_module(
                     [tuple(x.shape) for x in inputs],
                     [tuple(x.shape) for x in inputs2 or ()],
                     [_DTYPES.get(str(x.dtype), "f32") for x in inputs],
-                    moduleop=",".join((*((moduleop,) if moduleop else ()), *kept)) or None,
+                    moduleop=moduleop,
+                    kept=kept,
                     name=name,
+                    input_names=input_names,
+                    output_names=output_names,
+                    traced_names=(names, result_names),
                 )
             except MissingPackageError:
                 raise
@@ -144,6 +173,34 @@ def export_module(
     finally:
         for part, training in modes:
             part.training = training
+
+
+def _second_inputs(
+    inputs: tuple[Any, ...], example_inputs2: Any, keywords: tuple[str, ...], torch: Any
+) -> tuple[Any, ...]:
+    """Return the second inputs in the order of the first; only their extents may differ."""
+    if keywords:
+        found = [*example_inputs2] if isinstance(example_inputs2, Mapping) else None
+        if found is None or set(found) != set(keywords):
+            raise InputError(
+                f"example_inputs2 has {found or 'no keys'}, expected the keys {list(keywords)} of "
+                "example_inputs"
+            )
+        example_inputs2 = {key: example_inputs2[key] for key in keywords}
+    inputs2 = _as_tuple(example_inputs2, torch)
+    if len(inputs2) != len(inputs):
+        raise InputError(
+            f"example_inputs2 has {len(inputs2)} tensors, expected {len(inputs)} as in "
+            "example_inputs"
+        )
+    for number, (x, x2) in enumerate(zip(inputs, inputs2, strict=True)):
+        floats = x.is_floating_point() and x2.is_floating_point()
+        if x.dim() != x2.dim() or not (floats or x.dtype == x2.dtype):
+            raise InputError(
+                f"example_inputs2: input {number} is {tuple(x2.shape)} {x2.dtype}, expected rank "
+                f"{x.dim()} and {x.dtype} as in example_inputs; only extents may differ"
+            )
+    return inputs2
 
 
 def _save_trace(
@@ -247,7 +304,11 @@ def run_pnnx(
     dtypes: Sequence[str] = (),
     *,
     moduleop: str | None = None,
+    kept: Sequence[str] = (),
     name: str | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    traced_names: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> Path:
     """Convert a TorchScript or ONNX file to `param` and the ``.bin`` beside it.
 
@@ -261,9 +322,15 @@ def run_pnnx(
     dtypes : sequence of str
         Element types of the inputs as pnnx names them; float32 if empty.
     moduleop : str, optional
-        Classes to keep as one operator each.
+        Classes to keep as one operator each; each must occur.
+    kept : sequence of str, optional
+        Further classes to keep, which may be unused.
     name : str, optional
         Name of the source in messages; its path by default.
+    input_names, output_names : sequence of str, optional
+        Names to write into `param`; by default `traced_names` or those of the ONNX file.
+    traced_names : (sequence of str, sequence of str), optional
+        Names of inputs and outputs; those of an end with another number of tensors are dropped.
 
     Returns
     -------
@@ -275,7 +342,8 @@ def run_pnnx(
     MissingPackageError
         If pnnx is not installed.
     InputError
-        If the source is not such a file, or the numbers of shapes differ.
+        If the source is not such a file, the second shapes do not fit, a class of `moduleop` does
+        not occur, or the number of names is wrong.
     KuiperError
         If pnnx fails; the message ends with its output.
     """
@@ -288,7 +356,10 @@ def run_pnnx(
         raise InputError(
             f"{name}: {len(shapes2)} second shapes, expected {len(shapes)}, one for each input"
         )
+    _check_shapes2(name, shapes, shapes2)
     _check_source(Path(source), name)
+    if Path(source).suffix == ".onnx":
+        traced_names = naming.onnx_names(Path(source))
 
     program = _pnnx()
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -297,7 +368,7 @@ def run_pnnx(
         arguments = {
             "inputshape": shapes and _shape_text(shapes, types),
             "inputshape2": shapes2 and _shape_text(shapes2, types),
-            "moduleop": moduleop,
+            "moduleop": ",".join((*((moduleop,) if moduleop else ()), *kept)),
             "fp16": "0",
             "pnnxparam": result,
             "pnnxbin": result.with_suffix(".bin"),
@@ -310,9 +381,28 @@ def run_pnnx(
         done = subprocess.run(command, capture_output=True, text=True, cwd=scrap)
         log.debug("kuiper.export", "output of pnnx: %s", _gist(done.stdout + done.stderr))
         _check_result(done, result, name)
+        naming.finish(result, name, moduleop, (input_names, output_names), traced_names)
         for suffix in (".bin", ".param"):
             target.with_suffix(suffix).write_bytes(result.with_suffix(suffix).read_bytes())
     return target
+
+
+def _check_shapes2(
+    name: str, shapes: Sequence[Sequence[int]], shapes2: Sequence[Sequence[int]]
+) -> None:
+    """Raise InputError unless second shapes have the same ranks and other extents."""
+    for number, (shape, shape2) in enumerate(zip(shapes, shapes2, strict=False)):
+        if len(shape) != len(shape2):
+            raise InputError(
+                f"{name}: the second shape of input {number} is {tuple(shape2)}, expected rank "
+                f"{len(shape)} as in {tuple(shape)}"
+            )
+    if shapes2 and [*map(tuple, shapes)] == [*map(tuple, shapes2)]:
+        raise InputError(
+            f"{name}: the second shapes equal the first ones, so no extent would become variable; "
+            "give at least one other extent. Further inputs go with the first ones: "
+            "from_torch(net, (ids, mask)), or --shape once per input"
+        )
 
 
 def _shape_text(shapes: Sequence[Sequence[int]], types: Sequence[str]) -> str:

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kuiper.errors import InputError
-from kuiper.ir import Graph, Operand
+from kuiper.ir import Graph
 from kuiper.ir.dtypes import DTYPES
 from kuiper.ir.view import TensorSpec
+from kuiper.planning.names import names_at, tensors_at
 from kuiper.pnnx._messages import plural
 
-__all__ = ["InputChecker", "TensorInfo", "shape_text", "tensor_info"]
+__all__ = ["InputChecker", "TensorInfo", "shape_text", "tensor_infos"]
 
 
 class TensorInfo(NamedTuple):
@@ -22,7 +23,8 @@ class TensorInfo(NamedTuple):
     Attributes
     ----------
     name : str
-        Of the operand in the ``.param`` file.
+        That of the exported module or ONNX file if the ``.param`` file keeps it, else that of the
+        operand.
     shape : tuple of (int or None), or None
         As traced; None inside marks a dynamic extent, None alone an unknown shape.  Other extents
         work if the graph allows them.
@@ -34,10 +36,17 @@ class TensorInfo(NamedTuple):
     dtype: np.dtype
 
 
-def tensor_info(operand: Operand) -> TensorInfo:
-    """Return the description of an operand as annotated in the file."""
-    dtype = DTYPES[operand.dtype].value if operand.dtype in DTYPES else np.dtype(np.float32)
-    return TensorInfo(operand.name, operand.shape, dtype)
+def tensor_infos(graph: Graph, end: str) -> tuple[TensorInfo, ...]:
+    """Return the descriptions of the tensors at one end, ``pnnx.Input`` or ``pnnx.Output``."""
+    operands = [operand for _, tensors in tensors_at(graph, end) for operand in tensors]
+    return tuple(
+        TensorInfo(
+            name,
+            operand.shape,
+            DTYPES[operand.dtype].value if operand.dtype in DTYPES else np.dtype(np.float32),
+        )
+        for name, operand in zip(names_at(graph, end), operands, strict=True)
+    )
 
 
 def shape_text(shape: tuple[int | None, ...] | None) -> str:
@@ -65,13 +74,27 @@ class InputChecker:
 
     def __init__(self, graph: Graph) -> None:
         operands = graph.inputs
-        self.infos = tuple(tensor_info(operand) for operand in operands)
+        self.infos = tensor_infos(graph, "pnnx.Input")
         self.undeclared = tuple(n for n, o in enumerate(operands) if o.dtype not in DTYPES)
-        self._names = [operand.name for operand in operands]
-        self._aliases = {o.required_producer.name: o.name for o in operands}  # names of operators
+        self._names = [info.name for info in self.infos]
+        # A mapping may also have the names of the operands or operators; the first meaning counts.
+        self._aliases: dict[Any, str] = {}
+        others = ([o.name for o in operands], [o.required_producer.name for o in operands])
+        for names in (self._names, *others):
+            for alias, name in zip(names, self._names, strict=True):
+                self._aliases.setdefault(alias, name)
 
-    def check(self, inputs: Sequence[Any]) -> list[np.ndarray]:
+    def check(
+        self, inputs: Sequence[Any], named: Mapping[str, Any] | None = None
+    ) -> list[np.ndarray]:
         """Return the caller's inputs as C-order arrays; copy only those in another order.
+
+        Parameters
+        ----------
+        inputs : sequence
+            Positional arguments of the call: arrays, or one mapping from names to arrays.
+        named : mapping of str, optional
+            Keyword arguments of the call.
 
         Raises
         ------
@@ -79,11 +102,16 @@ class InputChecker:
             If the number of arrays, or the name, dtype or rank of one is wrong.
         """
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-            inputs = self._by_name(inputs[0])
+            if named and (twice := sorted(named.keys() & inputs[0].keys())):
+                raise InputError(f"got {twice} both in the mapping and as keyword arguments")
+            inputs = self._by_name({**inputs[0], **(named or {})})
+        elif named:
+            if len(inputs) > len(self.infos):
+                raise self._wrong_number(len(inputs) + len(named))
+            first = [(self._names[number], value) for number, value in enumerate(inputs)]
+            inputs = self._by_name(named, dict(first))
         if len(inputs) != len(self.infos):
-            names = ", ".join(f"'{name}'" for name in self._names) or "none"
-            given = plural(len(inputs), "input")
-            raise InputError(f"got {given}, expected {len(self.infos)}: {names}")
+            raise self._wrong_number(len(inputs))
         arrays: list[np.ndarray] = []
         for info, value in zip(self.infos, inputs, strict=True):
             array = _as_array(info, value)
@@ -97,12 +125,19 @@ class InputChecker:
             arrays.append(array)
         return arrays
 
-    def _by_name(self, mapping: Mapping[Any, Any]) -> list[Any]:
+    def _wrong_number(self, count: int) -> InputError:
+        names = ", ".join(f"'{name}'" for name in self._names) or "none"
+        return InputError(f"got {plural(count, 'input')}, expected {len(self.infos)}: {names}")
+
+    def _by_name(
+        self, mapping: Mapping[Any, Any], positional: Mapping[str, Any] | None = None
+    ) -> list[Any]:
         names = self._names
-        given: dict[str, Any] = {}
+        given: dict[str, Any] = dict(positional or {})
+        got = [*given, *map(str, mapping)]
         unknown, twice = [], []
         for key, value in mapping.items():
-            name = key if key in names else self._aliases.get(key)
+            name = self._aliases.get(key)
             if name is None:
                 unknown.append(key)
             elif name in given:
@@ -113,7 +148,7 @@ class InputChecker:
         faults = {"missing": missing, "unknown": unknown, "given twice": twice}
         if any(faults.values()):
             raise InputError(
-                f"got inputs {sorted(map(str, mapping))}, expected {names}"
+                f"got inputs {sorted(got)}, expected {names}"
                 + "".join(f"; {word}: {found}" for word, found in faults.items() if found)
             )
         return [given[name] for name in names]

@@ -460,7 +460,7 @@ def test_from_torch_with_what_pnnx_cannot_do(torch):
         kuiper.from_torch(torch.nn.Bilinear(2, 2, 2), torch.rand(1, 2))
     assert isinstance(caught.value.__cause__, TypeError)
     with pytest.raises(kuiper.InputError, match="example_inputs2 has 2 tensors, expected 1"):
-        kuiper.from_torch(torch.nn.ReLU(), torch.rand(3), (torch.rand(2), torch.rand(2)))
+        kuiper.from_torch(torch.nn.ReLU(), torch.rand(3), example_inputs2=(torch.rand(2),) * 2)
 
 
 def test_export_from_the_command_line(torch, tmp_path, capsys, monkeypatch):

@@ -60,19 +60,22 @@ WRITE = (
 
 
 def test_the_arguments_of_pnnx(pnnx, torch_script, tmp_path, capsys):
-    log = pnnx(WRITE)
+    kept = GRAPH.replace("2 1\n", "3 2\n").replace(
+        "pnnx.Output out 1 0 0", "nn.ReLU r 1 1 0 1\npnnx.Output out 1 0 1"
+    )
+    log = pnnx(WRITE.replace(repr(GRAPH), repr(kept)))
     param = tmp_path / "new" / "out.pnnx.param"
     command = ["export", str(torch_script), "--shape", "1x3", "--shape", "1,7:i64"]
-    command += ["--shape2", "2x3", "--shape2", "2x9", "--moduleop", "a.B", "-o", str(param)]
+    command += ["--shape2", "2x3", "--shape2", "2x9", "--moduleop", "nn.ReLU", "-o", str(param)]
     assert main([*command, "--json"]) == 0
     asked = log.read_text().splitlines()
     assert asked[0] == str(torch_script)
     assert "inputshape=[1,3]f32,[1,7]i64" in asked
     assert "inputshape2=[2,3]f32,[2,9]i64" in asked
-    assert {"moduleop=a.B", "fp16=0"} <= set(asked)
+    assert {"moduleop=nn.ReLU", "fp16=0"} <= set(asked)
     told = json.loads(capsys.readouterr().out)
     assert told == {
-        "param": str(param), "bin": str(param.with_suffix(".bin")), "operators": 2,
+        "param": str(param), "bin": str(param.with_suffix(".bin")), "operators": 3,
         "unsupported": {},
     }  # fmt: skip
     assert kuiper.load(param).inputs[0].shape == (1, 3)
@@ -86,6 +89,31 @@ def test_the_output_is_beside_the_source_under_its_name(pnnx, torch_script, monk
     monkeypatch.chdir(torch_script.parent)
     assert main(["export", "model.pt"]) == 0
     assert capsys.readouterr().out == "model.pnnx.param: 2 operators\n"
+
+
+def test_names_of_an_export(pnnx, torch_script, tmp_path, capsys):
+    pnnx(WRITE)
+    param = tmp_path / "x.pnnx.param"
+    command = ["export", str(torch_script), "-o", str(param), "--input-names", "ids"]
+    assert main([*command, "--output-names", "logits"]) == 0
+    model = kuiper.load(param)
+    assert (model.inputs[0].name, model.outputs[0].name) == ("ids", "logits")
+    assert main([*command, "--output-names", "a,b"]) == 3
+    assert "output_names: got 2 names (a, b), expected 1" in capsys.readouterr().err
+
+
+def test_a_class_that_matches_nothing(pnnx, torch_script, tmp_path, capsys):
+    pnnx(WRITE)
+    param = tmp_path / "x.pnnx.param"
+    assert main(["export", str(torch_script), "-o", str(param), "--moduleop", "Sanke"]) == 3
+    assert "calls no module of the class 'Sanke'" in capsys.readouterr().err
+    assert not param.exists()
+
+
+def test_second_shapes_that_do_not_fit(torch_script, tmp_path):
+    for second, message in (((1, 3), "equal the first ones"), ((1, 3, 4), "expected rank 2")):
+        with pytest.raises(kuiper.InputError, match=message):
+            pnnx_tool.run_pnnx(torch_script, tmp_path / "x.param", [(1, 3)], [second])
 
 
 def test_messages_of_pnnx_are_shown_without_noise(pnnx, torch_script):
