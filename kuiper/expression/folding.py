@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from kuiper._support.struct import Struct
 from kuiper.errors import ExpressionError
 from kuiper.expression import evaluation
-from kuiper.expression.lowering import lower
+from kuiper.expression.lowering import ElementwiseProgram, lower
 from kuiper.expression.promotion import FLOAT32, is_number, result_dtype
 from kuiper.expression.tree import Call, Literal, Node, Ref
 
@@ -113,8 +114,36 @@ def fold(tree: Node, operands: Sequence[Any]) -> Any:
     ExpressionError
         As :func:`kuiper.expression.evaluation.evaluate`, as far as shapes and dtypes determine it.
     """
+    kinds = None if any(map(is_static, operands)) else tuple([_kind(o) for o in operands])
+    if kinds is not None and tree.folded is not None and kinds in tree.folded:
+        found = tree.folded[kinds]
+        # An error of the shapes needs the node at fault, which the folder finds.
+        with contextlib.suppress(ExpressionError):
+            return _with_shape(found, broadcast([operands[k].shape for k in found.sources]))
     folder = _Folder(operands)
-    return folder.finish(tree.transform(folder.visit))
+    result = folder.finish(tree.transform(folder.visit))
+    if kinds is not None and isinstance(result, ElementwiseProgram | Deferred):
+        if tree.folded is None:
+            tree.folded = {}
+        if not any(isinstance(n, Call) and n.name in _READS_SHAPES for n in tree.preorder()):
+            tree.folded[kinds] = result
+    return result
+
+
+# Functions whose results depend on the extents of tensors, and not only on their ranks.
+_READS_SHAPES = frozenset(["size", "int"])
+
+
+def _with_shape(found: ElementwiseProgram | Deferred, shape: tuple[int, ...]) -> Any:
+    """Return the same result for operands of other shapes."""
+    if isinstance(found, Deferred):
+        return Deferred(found.tree, found.sources, shape, found.dtype)
+    return ElementwiseProgram(found.sources, found.instructions, shape)
+
+
+def _kind(tensor: Any) -> tuple[Any, int]:
+    """Return what the program of an expression depends on; 0-d tensors promote otherwise."""
+    return tensor.dtype, len(tensor.shape)
 
 
 class _Folder:

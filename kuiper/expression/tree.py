@@ -31,9 +31,11 @@ class Node:
         The text from which the node was parsed; None for a node made by hand.
     start, end : int or None
         The node is ``source[start:end]``.
+    folded : dict
+        Results of :func:`kuiper.expression.folding.fold` for tensors, without shapes.
     """
 
-    __slots__ = ("children", "depth", "end", "size", "source", "start")
+    __slots__ = ("children", "depth", "end", "folded", "size", "source", "start")
 
     children: tuple[Node, ...]
     size: int
@@ -52,6 +54,7 @@ class Node:
         self.source = source
         self.start = start
         self.end = end
+        self.folded: dict[Any, Any] | None = None
 
     @property
     def text(self) -> str:

@@ -434,6 +434,7 @@ class Graph:
         twin.params = dict(operator.params)
         twin.attributes = dict(operator.attributes)
         twin.post_ops = operator.post_ops
+        twin.template = operator.template
         twin.location = operator.location
         inputs = [self._operands[operand.name] for operand in operator._inputs]
         outputs = [self._operands[operand.name] for operand in operator._outputs]

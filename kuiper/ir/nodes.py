@@ -107,6 +107,8 @@ class Operator:
         Applied to the first output; made by passes, never by files.
     location : str or None
         ``file:line``, for messages.
+    template : object
+        Kept by :func:`kuiper.ops.core.resolve.resolve`, which checks that it is up to date.
     """
 
     __slots__ = (
@@ -118,6 +120,7 @@ class Operator:
         "name",
         "params",
         "post_ops",
+        "template",
         "type",
     )
 
@@ -130,6 +133,7 @@ class Operator:
         self.params: dict[str, Any] = {}
         self.attributes: dict[str, Attribute] = {}
         self.post_ops: tuple[PostOp, ...] = ()
+        self.template: Any = None
         self.location: str | None = None
 
     @property

@@ -229,5 +229,6 @@ def optimize_graph(
 def _snapshot(graph: Graph) -> dict[str, tuple[Any, ...]]:
     """Return the state of each operator, to detect changes."""
     return {
-        op.name: (op.type, id(op.params), id(op.attributes), op.inputs, op.post_ops) for op in graph
+        op.name: (op.type, id(op.params), id(op.attributes), (*op._inputs,), op.post_ops)
+        for op in graph._operators.values()
     }

@@ -39,7 +39,8 @@ from kuiper.ir.view import (
     padded_row,
 )
 from kuiper.ops import find_record, record_or_none
-from kuiper.ops.core.schema import StaticValue, resolve
+from kuiper.ops.core.resolve import resolve
+from kuiper.ops.core.schema import StaticValue
 from kuiper.planning.arena import arrange, guard_bytes
 from kuiper.planning.binder import Binder, has_layout, same_memory
 from kuiper.planning.infer import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from kuiper.errors import GraphError, OperatorError, UnsupportedOperatorError
 from kuiper.ir import Graph, Operand
 from kuiper.ops import find_record, record_or_none
-from kuiper.ops.core.schema import attribute_spec, resolve
+from kuiper.ops.core.resolve import resolve
+from kuiper.ops.core.schema import attribute_spec
 
 __all__ = ["GRAPH_TYPES", "verify_operators"]
 

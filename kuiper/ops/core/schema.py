@@ -1,27 +1,20 @@
-"""Typed arguments of operator records, and how they are collected from an operator of a graph.
+"""Typed arguments of operator records.
 
-PNNX spreads the arguments of one operator over four sources: literal parameters, attributes
-(weights), inputs with a keyword and inputs without.  A record lists its arguments once;
-:func:`resolve` collects them from all four, converts each to its declared type and reports all
-faults of the operator in one error.
+A record lists its arguments once; :func:`kuiper.ops.core.resolve.resolve` collects them.
 """
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeAlias
 
 import numpy as np
 
-from kuiper.errors import OperatorError, ShapeError
-from kuiper.ir import Attribute, Operand, Operator
+from kuiper.errors import ShapeError
+from kuiper.ir import Attribute
 from kuiper.ir.dtypes import DTYPES, from_scalar_type, from_torch
 from kuiper.ir.view import TensorSpec, TensorView
-
-if TYPE_CHECKING:
-    from kuiper.ops.core.record import Record
 
 __all__ = [
     "AnyArgument",
@@ -42,11 +35,14 @@ __all__ = [
     "TensorArgument",
     "TensorList",
     "Tensors",
+    "TensorsArgument",
     "ValuesNeeded",
     "Weights",
+    "WeightsArgument",
     "convert_positional",
     "field",
-    "resolve",
+    "later_numbers",
+    "plain_number",
     "schema",
 ]
 
@@ -163,13 +159,13 @@ class TensorArgument(Argument):
         raise ValueError
 
 
-class _Tensors(Argument):
+class TensorsArgument(Argument):
     """All remaining positional inputs, as a list."""
 
     expected = "one or more tensors"
 
 
-class _Weights(Argument):
+class WeightsArgument(Argument):
     """All attributes that no other argument names, as a dict; for modules of any depth."""
 
     expected = "weights"
@@ -360,8 +356,8 @@ def field(argument: Callable[P, Argument]) -> Callable[P, Any]:
     return argument
 
 
-AnyArgument, Tensor, Tensors = field(Argument), field(TensorArgument), field(_Tensors)
-Weights, TensorList = field(_Weights), field(_TensorList)
+AnyArgument, Tensor, Tensors = field(Argument), field(TensorArgument), field(TensorsArgument)
+Weights, TensorList = field(WeightsArgument), field(_TensorList)
 Int, Ints, Float = field(_Int), field(_Ints), field(FloatArgument)
 Scalar, DType, Numbers = field(_Scalar), field(_DType), field(_Numbers)
 Bool, Str = field(_Bool), field(StrArgument)
@@ -399,228 +395,6 @@ def _real(value: Any) -> float:
     raise ValueError
 
 
-R = TypeVar("R", bound="Record[Any]")
-
-
-def resolve(
-    operator: Operator,
-    record: type[R],
-    values: Mapping[Operand, Any],
-    attributes: Mapping[str, Any],
-) -> R:
-    """Collect the arguments of an operator.
-
-    Parameters
-    ----------
-    operator : Operator
-    record : subclass of Record
-        The operator's record, which declares them.
-    values : mapping of Operand to (TensorSpec, TensorView or StaticValue)
-        The operands that are known; the argument of a missing one (before shapes are inferred)
-        stays unset.
-    attributes : mapping of str to (TensorSpec or TensorView)
-        The operator's weights.
-
-    Returns
-    -------
-    Record
-        An instance with one attribute per argument.
-
-    Raises
-    ------
-    OperatorError
-        Lists every argument that is missing, unknown or of a wrong type or value.
-    ValuesNeeded
-        If a number is the result of a step, so that it is unknown until the model runs.
-    """
-    collected = _Collected(operator, _signature(record.arguments))
-    collected.take_attributes(attributes)
-    collected.take_parameters()
-    collected.take_inputs(values)
-    return record(**collected.converted())
-
-
-class _Signature:
-    """A record's arguments, indexed for lookup.
-
-    Attributes
-    ----------
-    by_name : dict of str to Argument
-        In the order of the record.
-    aliases : dict of str to str
-        Alias to name.
-    rest, weights, variadic : str or None
-        The argument that takes all other keywords, all other attributes, all inputs.
-    literals : frozenset of str
-        Arguments whose literal parameter needs no lookup of aliases or tensors.
-    """
-
-    def __init__(self, arguments: Sequence[Argument]) -> None:
-        self.by_name = {argument.name: argument for argument in arguments}
-        self.aliases = {alias: a.name for a in arguments for alias in a.aliases}
-        self.rest = next((a.name for a in arguments if a.catches_all), None)
-        self.weights = next((a.name for a in arguments if isinstance(a, _Weights)), None)
-        self.variadic = next((a.name for a in arguments if isinstance(a, _Tensors)), None)
-        tensors = {a.name for a in arguments if isinstance(a, TensorArgument)}
-        plain = self.by_name.keys() - tensors - self.aliases.keys()
-        self.literals = frozenset(() if self.rest else plain)
-
-
-# The bound exceeds the number of records; records of user-defined operators come and go.
-_signature = lru_cache(maxsize=2000)(_Signature)
-
-UNKNOWN: Any = object()
-
-# The types of literal parameters; tensors and static values are none of them.
-_LITERALS = frozenset({bool, int, float, str, tuple, list, type(None)})
-
-
-class _Collected:
-    """The arguments of one operator as they are found, and the faults met on the way.
-
-    Attributes
-    ----------
-    found : dict of str to object
-        Values by argument name, before conversion; UNKNOWN for operands not known yet.
-    faults : list of str
-    """
-
-    def __init__(self, operator: Operator, signature: _Signature) -> None:
-        self.operator, self.signature = operator, signature
-        self.found: dict[str, Any] = {}
-        self.faults: list[str] = []
-
-    def take(self, name: str, value: Any) -> None:
-        """Record the value of the argument that has this name or alias."""
-        signature = self.signature
-        name = signature.aliases.get(name, name)
-        if signature.rest is not None:
-            self.found.setdefault(signature.rest, {})[name] = _plain(value)
-        elif name not in signature.by_name:
-            known = ", ".join(n for n, a in signature.by_name.items() if not a.internal) or "none"
-            self.faults.append(f"has no argument '{name}' (known: {known})")
-        elif name in self.found:
-            self.faults.append(f"argument '{name}' is given twice")
-        else:
-            self.found[name] = value
-
-    def take_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Take the weights of the operator."""
-        signature = self.signature
-        weights = signature.weights
-        for name in self.operator.attributes:
-            if weights is None or name in signature.by_name or name in signature.aliases:
-                self.take(name, attributes.get(name))
-            else:
-                self.found.setdefault(weights, {})[name] = attributes.get(name)
-
-    def take_parameters(self) -> None:
-        """Take the literal parameters of the operator."""
-        literals, by_name, found = self.signature.literals, self.signature.by_name, self.found
-        for name, value in self.operator.params.items():
-            if name in literals and name not in found:  # the common case
-                found[name] = value
-                continue
-            argument = by_name.get(name)
-            is_tensor = isinstance(argument, TensorArgument) and not argument.number
-            if is_tensor and isinstance(value, bool):
-                self._check_flag(name, value)
-            else:
-                self.take(name, value)
-
-    def _check_flag(self, name: str, value: bool) -> None:
-        """Check a parameter such as ``bias=True`` against the attribute that it announces."""
-        if value != (name in self.operator.attributes):
-            has = "is missing" if value else "is there"
-            self.faults.append(f"argument '{name}' is {value}, but the tensor '{name}' {has}")
-
-    def take_inputs(self, values: Mapping[Operand, Any]) -> None:
-        """Take the inputs: those with a keyword by name, the others in order."""
-        operator = self.operator
-        post_slots = {post.slot for post in operator.post_ops}
-        # An expression numbers its operands; keys left over from the original operator are ignored.
-        keyless = operator.type == "pnnx.Expression"
-        positional: list[Operand] = []
-        inputs = zip(operator.inputs, operator.input_keys, strict=True)
-        for slot, (operand, key) in enumerate(inputs):
-            if slot in post_slots:
-                continue
-            if key is None or keyless:
-                positional.append(operand)
-            else:
-                self.take(key, values.get(operand, UNKNOWN))
-        variadic = self.signature.variadic
-        if variadic is not None:
-            self.found[variadic] = [values.get(operand, UNKNOWN) for operand in positional]
-        elif positional:
-            self._take_positional(positional, values)
-
-    def _take_positional(self, positional: list[Operand], values: Mapping[Operand, Any]) -> None:
-        """Assign the inputs without keyword to the arguments that are still open, in order."""
-        operator = self.operator
-        still_open = [
-            argument
-            for name, argument in self.signature.by_name.items()
-            if name not in self.found and operator.params.get(name) is not False
-        ]
-        if operator.type.startswith("nn."):
-            # A module whose weight is shared carries it as an extra first input as well.
-            tensors = [a for a in still_open if isinstance(a, TensorArgument) and not a.internal]
-            positional = positional[max(len(positional) - len(tensors), 0) :]
-        if not operator.type.startswith("aten::"):
-            # Tensors come first, then the numbers that are not literal.  Only operators that keep
-            # their TorchScript name have all arguments in schema order.
-            still_open.sort(key=lambda a: not isinstance(a, TensorArgument))
-        for argument, operand in zip(still_open, positional, strict=False):
-            self.found[argument.name] = values.get(operand, UNKNOWN)
-        for operand in positional[len(still_open) :]:
-            self.faults.append(f"takes no further input, but has '{operand.name}'")
-
-    def converted(self) -> dict[str, Any]:
-        """Return the arguments in their declared types, with defaults; raise if any is at fault."""
-        found = self.found
-        fields: dict[str, Any] = {}
-        wanted: list[TensorSpec] = []
-        for name, argument in self.signature.by_name.items():
-            if name not in found:
-                fields[name] = argument.default  # REQUIRED is a fault, so no record sees it
-                if argument.default is REQUIRED:
-                    fault = f"argument '{name}' is missing, expected {argument.expected}"
-                    self.faults.append(fault)
-                continue
-            value = found[name]
-            if value is UNKNOWN:
-                continue
-            if type(value) not in _LITERALS:
-                value = _plain_number(value, argument)
-            try:
-                fields[name] = argument.convert(value)
-            except ShapeError as error:
-                self.faults.append(str(error))
-            except (ValueError, OverflowError, TypeError):
-                if later := _later_numbers(value, argument):
-                    wanted += later
-                    continue
-                is_tensor = isinstance(value, TENSORS)
-                got = f"the tensor {value}" if is_tensor else repr(value)
-                self.faults.append(f"argument '{name}' is {got}, expected {argument.expected}")
-        if self.faults:
-            raise OperatorError(f"{self.operator.label}: " + "; ".join(self.faults))
-        if wanted:
-            text = f"{self.operator.label}: a number is computed while the model runs"
-            raise ValuesNeeded(text, wanted)
-        return fields
-
-
-def _plain(value: Any) -> Any:
-    """Return a keyword's value as a user's function receives it: Python values and arrays."""
-    if isinstance(value, StaticValue):
-        return value.value
-    if isinstance(value, TENSORS) and value.is_constant:
-        return np.asarray(value.constant, value.dtype)
-    return value  # a tensor that is not known yet
-
-
 def _is_number(value: Any) -> bool:
     """Whether a tensor holds one known number, so that it may replace a Python number."""
     return isinstance(value, TENSORS) and value.is_constant and value.size == 1
@@ -651,11 +425,11 @@ def convert_positional(values: Sequence[Any], arguments: Sequence[Argument]) -> 
     wanted: list[TensorSpec] = []
     for position, argument in enumerate(arguments):
         if position < len(values):
-            value = _plain_number(values[position], argument)
+            value = plain_number(values[position], argument)
             try:
                 result[argument.name] = argument.convert(value)
             except (ValueError, TypeError):
-                wanted += _later_numbers(value, argument)
+                wanted += later_numbers(value, argument)
                 if not wanted:
                     raise
         elif argument.default is REQUIRED:
@@ -669,7 +443,7 @@ def convert_positional(values: Sequence[Any], arguments: Sequence[Argument]) -> 
     return result
 
 
-def _plain_number(value: Any, argument: Argument) -> Any:
+def plain_number(value: Any, argument: Argument) -> Any:
     """Unwrap a static value, and known tensors of one element unless a tensor is declared."""
     if isinstance(value, StaticValue):
         value = value.value
@@ -680,7 +454,7 @@ def _plain_number(value: Any, argument: Argument) -> Any:
     return value
 
 
-def _later_numbers(value: Any, argument: Argument) -> list[TensorSpec]:
+def later_numbers(value: Any, argument: Argument) -> list[TensorSpec]:
     """Return the tensors of one element that supply numbers and are not computed yet."""
     if not argument.is_numeric:
         return []

@@ -26,7 +26,8 @@ from kuiper.ops.core.batch import (
     reshaped_axes,
 )
 from kuiper.ops.core.numpy_step import Schemas
-from kuiper.ops.core.schema import attribute_spec, resolve
+from kuiper.ops.core.resolve import resolve
+from kuiper.ops.core.schema import attribute_spec
 from kuiper.passes.batch.members import counts_members, index_source, lists_rows_of_members
 
 __all__ = ["BatchSearch", "Infer"]

@@ -7,7 +7,8 @@ from typing import Any
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
 from kuiper.ops import find_record
-from kuiper.ops.core.schema import attribute_spec, resolve
+from kuiper.ops.core.resolve import resolve
+from kuiper.ops.core.schema import attribute_spec
 
 __all__ = ["arguments_of", "is_float32", "only_reader", "same_shape", "take_over_output"]
 

@@ -13,6 +13,7 @@ from kuiper.errors import OperatorError
 from kuiper.ir import Attribute, Graph, PostOp
 from kuiper.ir.view import TensorSpec
 from kuiper.ops.core.record import Record
+from kuiper.ops.core.resolve import resolve
 from kuiper.ops.core.schema import (
     AnyArgument,
     Bool,
@@ -28,7 +29,6 @@ from kuiper.ops.core.schema import (
     Tensors,
     ValuesNeeded,
     attribute_spec,
-    resolve,
     schema,
 )
 
@@ -400,3 +400,47 @@ def test_the_spec_of_a_weight(name, dtype):
     np.testing.assert_array_equal(spec.constant, [[0, 1, 1]])
     if name != "bf16":
         assert np.shares_memory(spec.constant, attribute.raw)
+
+
+# -- templates ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda op: op.params.update(a=True),
+        lambda op: op.params.update(a=1.0),
+        lambda op: op.params.update(b=2),
+        lambda op: op.params.pop("a"),
+        lambda op: setattr(op, "params", {"b": 1}),
+    ],
+)
+def test_a_changed_operator_is_read_again(change):
+    """Also if the new value equals the old one, as True equals 1."""
+    graph = Graph()
+    operator = graph.add_operator("torch.op", "op", [], ["y"], params={"a": 1})
+    arguments = (AnyArgument("a", 7), AnyArgument("b", 8))
+    record = types.new_class("Op", (Record,), {}, lambda m: m.update(arguments=arguments))
+    assert vars(resolve(operator, record, {}, {})) == {"a": 1, "b": 8}
+    change(operator)
+    found = vars(resolve(operator, record, {}, {}))
+    expected = {"a": 7, "b": 8, **operator.params}
+    assert repr(sorted(found.items())) == repr(sorted(expected.items()))
+
+
+def test_inputs_are_read_by_slot_after_a_change():
+    graph = Graph()
+    for name in "xy":
+        graph.add_operator("pnnx.Input", f"in_{name}", [], [name])
+    operator = graph.add_operator("torch.op", "op", ["x", "x"], ["z"])
+    record = types.new_class(
+        "Op", (Record,), {}, lambda m: m.update(arguments=(Tensor("a"), Tensor("b")))
+    )
+    x, y = graph.inputs
+    specs = {x: X, y: W}
+    assert vars(resolve(operator, record, specs, {})) == {"a": X, "b": X}
+    graph.set_inputs(operator, [x, y])
+    assert vars(resolve(operator, record, specs, {})) == {"a": X, "b": W}
+    twin = graph.copy()
+    again = dict(zip(twin.inputs, (W, X), strict=True))
+    assert vars(resolve(twin.operator("op"), record, again, {})) == {"a": W, "b": X}
