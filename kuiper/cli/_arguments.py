@@ -125,6 +125,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help="a .pnnx.param file, or the name of a bundled model")
     add("--bin", metavar="FILE", help="the weights (default: the .bin file beside MODEL)")
+    add("--check", action="store_true", help="compare the weights with their checksums first")
     add(
         "--plugin",
         action="append",

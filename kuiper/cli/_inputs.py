@@ -48,7 +48,7 @@ def load_graph(options: argparse.Namespace) -> kuiper.ir.Graph:
     """Load the graph that `options.model` names, after the plugins have run."""
     for plugin in options.plugin:
         runpy.run_path(plugin)
-    return kuiper.load_graph(_model_path(options), options.bin)
+    return kuiper.load_graph(_model_path(options), options.bin, check_crc=options.check)
 
 
 def load_model(options: argparse.Namespace) -> kuiper.Model:

@@ -61,7 +61,7 @@ def load_graph(
         by ``.bin``, which may be missing if the model has no attributes.  A large file stays open,
         and attributes are read from it on first use.  Bytes are used in place.
     check_crc : bool, default=False
-        Verify the checksum of every attribute.  The whole archive is read and kept in memory.
+        Verify the checksum of every attribute, which reads the whole archive once more.
     max_memory : int, optional
         Bytes that the graph without attributes may take; by default the memory of the machine or
         container.  A text longer than both 1 MiB and 1/160 of `max_memory` is refused.
@@ -84,7 +84,7 @@ def load_graph(
     parsed = _param.parse(data, name)
     specs = parsed.attributes()
     log.debug("kuiper.pnnx", "read %s: %s", name, plural(len(specs), "weight"))
-    archive = _open_archive(param, bin, name, specs, whole=check_crc)
+    archive = _open_archive(param, bin, name, specs)
     if archive is None:
         return _param.build(parsed, {})
     _match(archive, parsed.filename, specs)
@@ -137,7 +137,7 @@ def _read(source: Source, name: str) -> tuple[bytes, str]:
 
 
 def _open_archive(
-    param: Source, bin: Source | None, name: str, specs: dict[str, Any], whole: bool
+    param: Source, bin: Source | None, name: str, specs: dict[str, Any]
 ) -> Archive | None:
     """Open the archive; return None if there is none and no attribute needs it."""
     if bin is None:
@@ -156,7 +156,7 @@ def _open_archive(
     from kuiper.pnnx.archive import Archive
 
     if _is_path(bin):
-        return Archive(bin, whole=whole)
+        return Archive(bin)
     if isinstance(bin, bytes | bytearray | memoryview) or not hasattr(bin, "read"):
         return Archive(cast("bytes", bin), "<bin>")
     return Archive(*_read(bin, "<bin>"))

@@ -371,6 +371,19 @@ def test_plugins_register_operators(run_json, small):
     assert facts["plan"]["kernels"]["python"] == 1
 
 
+@pytest.mark.parametrize("command", ["info", "run", "bench", "profile", "graph", "check"])
+def test_damaged_weights_are_found_on_request(run, tokens_and_features, tmp_path, command):
+    archive = tokens_and_features.with_suffix(".bin")
+    data = bytearray(archive.read_bytes())
+    data[data.index(np.float32([7, 8]).tobytes())] ^= 1
+    archive.write_bytes(data)
+    golden = [tmp_path / "golden.npz"] if command in ("run", "check") else []
+    assert run("graph", tokens_and_features)[0] == 0
+    code, _, err = run(command, tokens_and_features, *golden, "--check")
+    assert code == 3
+    assert re.search(r"entry is damaged: 'emb.weight' \(bytes \d+ to \d+\): CRC-32 ", err)
+
+
 def test_shapes_that_do_not_fit(run, small):
     code, _, err = run("info", small, "--shape", "1x3x4x4", "--shape", "1x3x4x4")
     assert code == 3
