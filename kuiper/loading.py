@@ -62,7 +62,8 @@ def load(
         plan takes about 1 kB per operator; plans share the weights and the memory of runs.
     custom_operators : mapping of str to callable, optional
         Functions by operator type, for operators that kuiper does not have.  Each is registered by
-        :func:`operator`, with the number of results in the graph; later models use it as well.
+        :func:`operator` with ``replace=True`` and the number of results in the graph; other models
+        use it as well, from their next plan on.
 
     Returns
     -------
@@ -102,7 +103,7 @@ def load(
         from kuiper.ops.core.custom import operator
 
         users = [op for op in graph if op.type == type]
-        operator(type, len(users[0].outputs) if users else 1)(function)
+        operator(type, len(users[0].outputs) if users else 1, replace=True)(function)
     return Model(graph, optimize=optimize, threads=threads, max_memory=max_memory, plans=plans)
 
 

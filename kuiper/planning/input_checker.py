@@ -14,7 +14,7 @@ from kuiper.ir.view import TensorSpec
 from kuiper.planning.names import names_at, tensors_at
 from kuiper.pnnx._messages import plural
 
-__all__ = ["InputChecker", "TensorInfo", "shape_text", "tensor_infos"]
+__all__ = ["InputChecker", "TensorInfo", "shape_hint", "shape_text", "tensor_infos"]
 
 
 class TensorInfo(NamedTuple):
@@ -34,6 +34,9 @@ class TensorInfo(NamedTuple):
     name: str
     shape: tuple[int | None, ...] | None
     dtype: np.dtype
+
+    def __repr__(self) -> str:
+        return f"TensorInfo(name={self.name!r}, shape={self.shape}, dtype={self.dtype.name})"
 
 
 def tensor_infos(graph: Graph, end: str) -> tuple[TensorInfo, ...]:
@@ -111,7 +114,10 @@ class InputChecker:
             first = [(self._names[number], value) for number, value in enumerate(inputs)]
             inputs = self._by_name(named, dict(first))
         if len(inputs) != len(self.infos):
-            raise self._wrong_number(len(inputs))
+            hint = ""
+            if len(inputs) == 1 and _is_list_of_arrays(inputs[0]):
+                hint = f"; model(*arrays) passes the arrays of a {type(inputs[0]).__name__}"
+            raise self._wrong_number(len(inputs), hint)
         arrays: list[np.ndarray] = []
         for info, value in zip(self.infos, inputs, strict=True):
             array = _as_array(info, value)
@@ -125,9 +131,10 @@ class InputChecker:
             arrays.append(array)
         return arrays
 
-    def _wrong_number(self, count: int) -> InputError:
+    def _wrong_number(self, count: int, hint: str = "") -> InputError:
         names = ", ".join(f"'{name}'" for name in self._names) or "none"
-        return InputError(f"got {plural(count, 'input')}, expected {len(self.infos)}: {names}")
+        expected = f"expected {len(self.infos)}: {names}{hint}"
+        return InputError(f"got {plural(count, 'input')}, {expected}")
 
     def _by_name(
         self, mapping: Mapping[Any, Any], positional: Mapping[str, Any] | None = None
@@ -171,7 +178,7 @@ class InputChecker:
         InputError
             If an array does not fit its result, or shares memory with another one.
         """
-        outs = [out] if isinstance(out, np.ndarray) else list(out)
+        outs = list(out) if isinstance(out, list | tuple) else [out]
         if len(outs) != len(specs):
             raise InputError(f"got {len(outs)} arrays for results, expected {len(specs)}")
         others = {f"input '{name}'": a for name, a in zip(self._names, arrays, strict=True)}
@@ -179,11 +186,9 @@ class InputChecker:
             if not isinstance(spec, TensorSpec):
                 spec = np.asarray(spec)
             if not _takes(array, spec):
-                is_array = isinstance(array, np.ndarray)
-                got = f"{array.dtype} {array.shape}" if is_array else repr(array)
                 raise InputError(
-                    f"result {number}: got {got}, expected a writeable C-order array "
-                    f"{spec.dtype} {spec.shape}"
+                    f"result {number}: got {_described(array)}, expected a writeable C-order array "
+                    f"{spec.dtype} {spec.shape}{_how_to_write(array)}"
                 )
             for name, other in others.items():
                 # All arrays are contiguous, so comparing their bounds is exact.
@@ -208,6 +213,32 @@ def _takes(array: Any, spec: Any) -> bool:
     )
 
 
+def _described(value: Any) -> str:
+    """Return what a caller passed in a few words; the values of a large tensor are not printed."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape}"
+    kind = type(value).__qualname__
+    if type(value).__module__ != "builtins":
+        kind = f"{type(value).__module__}.{kind}"
+    text = f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None or dtype is None:
+        return text
+    return f"{text} of {str(dtype).removeprefix('torch.')} {tuple(shape)}"
+
+
+def _how_to_write(value: Any) -> str:
+    """Return how to pass another library's tensor for a result, after a semicolon."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "shape"):
+        return ""
+    has_numpy = callable(getattr(value, "numpy", None))
+    return f"; pass {'x.numpy()' if has_numpy else 'np.asarray(x)'}, which shares its memory"
+
+
+def _is_list_of_arrays(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(hasattr(one, "shape") for one in value)
+
+
 def _as_array(info: TensorInfo, value: Any) -> np.ndarray:
     """Return the caller's object as an array, without a copy if it exposes its memory."""
     if isinstance(value, np.ndarray):
@@ -218,6 +249,11 @@ def _as_array(info: TensorInfo, value: Any) -> np.ndarray:
         by_dlpack = hasattr(value, "__dlpack__") and not hasattr(value, "__array__")
         return np.from_dlpack(value) if by_dlpack else np.asarray(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(value, list | tuple):
+            raise InputError(
+                f"input '{info.name}': got a {type(value).__name__} that is no array ({error}); "
+                f"expected an array of {info.dtype}{shape_text(info.shape)}"
+            ) from error
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise InputError(
             f"input '{info.name}': a {kind} that numpy cannot read ({error}); pass an array in the "
@@ -226,21 +262,60 @@ def _as_array(info: TensorInfo, value: Any) -> np.ndarray:
 
 
 def _input_error(info: TensorInfo, array: np.ndarray, value: Any) -> InputError:
-    if array.dtype == object:  # numpy wraps any other object
+    wanted = f"{info.dtype}{shape_text(info.shape)}"
+    if array.dtype == object or (array.dtype.kind in "US" and not isinstance(value, np.ndarray)):
+        # numpy wraps any other object
         return InputError(
-            f"input '{info.name}': got a {type(value).__name__}, expected an array of "
-            f"{info.dtype}{shape_text(info.shape)}"
+            f"input '{info.name}': got {_described(value)}, expected an array of {wanted}"
         )
     where = f"input '{info.name}': got {array.dtype} {array.shape}"
     if array.dtype != info.dtype:
+        if _is_picture(info, array):
+            return InputError(
+                f"{where}, expected {wanted}; this is a picture of (height, width, channels), "
+                "which kuiper.vision.preprocess converts to the input of a network"
+            )
         how = f"x.astype(np.{info.dtype})"
         if not hasattr(value, "astype"):  # a list, or a tensor of PyTorch
             how = f"np.asarray(x, np.{info.dtype})"
-        return InputError(f"{where}, expected {info.dtype}{shape_text(info.shape)}; pass {how}")
+        return InputError(f"{where}, expected {wanted}; pass {how}")
     expected = info.shape or ()
     hint = ""
-    if array.ndim == len(expected) - 1 and all(
-        n is None or n == m for n, m in zip(expected[1:], array.shape, strict=True)
-    ):
+    if array.ndim == len(expected) - 1 and _fits(expected[1:], array.shape):
         hint = "; x[None] adds a batch axis"
+    elif _is_picture(info, array):
+        hint = "; x.transpose(2, 0, 1)[None] puts the channels first and adds a batch axis"
+    elif array.ndim == len(expected) + 1 and _is_list_of_arrays(value):
+        kind = type(value).__name__
+        hint = f"; this is a {kind} of arrays: pass the array itself, model(x)"
+        if len(value) > 1:
+            hint = f"; this is a {kind} of arrays: np.concatenate joins them to one batch"
     return InputError(f"{where}, expected rank {len(expected)}, like{shape_text(info.shape)}{hint}")
+
+
+def shape_hint(infos: Sequence[TensorInfo], shapes: Sequence[Sequence[int]]) -> str:
+    """Return what the inputs' shapes tell about an error of planning, after a semicolon."""
+    for info, shape in zip(infos, shapes, strict=True):
+        if _channels_last(info, shape):
+            return (
+                f"; input '{info.name}' has the channels last, expected{shape_text(info.shape)}: "
+                "pass x.transpose(0, 3, 1, 2)"
+            )
+    return ""
+
+
+def _fits(expected: Sequence[int | None], shape: Sequence[int]) -> bool:
+    return all(n is None or n == m for n, m in zip(expected, shape, strict=True))
+
+
+def _is_picture(info: TensorInfo, array: np.ndarray) -> bool:
+    """Tell whether an array is (height, width, channels) and the input is a batch of images."""
+    return array.ndim == 3 and _channels_last(info, (1, *array.shape))
+
+
+def _channels_last(info: TensorInfo, shape: Sequence[int]) -> bool:
+    """Tell whether the channels of an image input are the last axis of `shape`, not the second."""
+    if info.shape is None or not len(info.shape) == len(shape) == 4:
+        return False
+    channels = info.shape[1]
+    return channels in (1, 3, 4) and shape[1] != channels == shape[3]

@@ -13,6 +13,7 @@ from kuiper._kernels.micro import dispatch
 from kuiper._support import log
 from kuiper._support.gc_pause import no_collection
 from kuiper._support.threads import ForkLock
+from kuiper.errors import ShapeError
 from kuiper.ir import Graph, Operand
 from kuiper.ir.dtypes import from_numpy
 from kuiper.ir.view import TensorSpec
@@ -25,6 +26,7 @@ from kuiper.passes import (
     unfreeze_batch,
 )
 from kuiper.planning.infer import check_sizes, infer_known, infer_specs
+from kuiper.planning.input_checker import shape_hint, tensor_infos
 
 if TYPE_CHECKING:
     from kuiper.planning.plan import Plan
@@ -151,7 +153,14 @@ class PlanCache:
             plan = self._plans.get(key)
             if plan is None:
                 start = time.perf_counter()
-                plan = self._plans[key] = self._compile(arrays, n_threads, keep)
+                try:
+                    plan = self._plans[key] = self._compile(arrays, n_threads, keep)
+                except ShapeError as error:
+                    infos = tensor_infos(self._graph, "pnnx.Input")
+                    hint = shape_hint(infos, [a.shape for a in arrays])
+                    if not hint:
+                        raise
+                    raise ShapeError(f"{error}{hint}") from error
                 while len(self._plans) > self.max_plans:
                     dropped.append(self._plans.popitem(last=False)[0][0])
                 seconds, reports = time.perf_counter() - start, self.passes

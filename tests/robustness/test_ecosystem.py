@@ -83,7 +83,7 @@ def test_foreign_arrays_are_not_copied(x, wrap):
     """A user's operator sees the memory of the caller's array."""
     seen = []
 
-    @kuiper.operator("ecosystem.Look")
+    @kuiper.operator("ecosystem.Look", replace=True)
     def look(array):
         seen.append(array)
         return array

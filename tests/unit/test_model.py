@@ -143,6 +143,86 @@ def test_wrong_arrays(array, message):
     assert message_of(InputError, lambda: model(array, values(2, 3))) == message
 
 
+class Tensor:
+    """A tensor of another library, whose values would fill a message."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape, self.dtype = shape, "torch.float32"
+
+    def numpy(self) -> np.ndarray:
+        return np.empty(self.shape, np.float32)
+
+    def __iter__(self):
+        return iter([Tensor(*self.shape[1:])] * self.shape[0])
+
+    def __repr__(self) -> str:
+        return "tensor(" + "0.0, " * 1000 + ")"
+
+
+def test_a_tensor_of_another_library_for_a_result_is_described_by_type_and_shape():
+    model, x = model_of(TWO_INPUTS), values(2, 3)
+    for out in (Tensor(2, 3), [Tensor(2, 3)]):
+        message = message_of(InputError, lambda: model(x, x, out=out))  # noqa: B023
+        assert message == (
+            f"result 0: got a {__name__}.Tensor of float32 (2, 3), expected a writeable C-order "
+            "array float32 (2, 3); pass x.numpy(), which shares its memory"
+        )
+
+
+IMAGES = """pnnx.Input in 0 1 x #x=(1,3,6,5)f32
+nn.Conv2d conv 1 1 x y in_channels=3 out_channels=1 kernel_size=(1,1) stride=(1,1) padding=(0,0) \
+dilation=(1,1) groups=1 bias=False padding_mode=zeros @weight=(1,3,1,1)f32
+pnnx.Output out 1 0 y""".replace("\\\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "hint"),
+    [
+        ([[values(1, 3, 6, 5)]], "like (1, 3, 6, 5); this is a list of arrays: pass the array "
+         "itself, model(x)"),
+        ([(values(1, 3, 6, 5),) * 2], "; this is a tuple of arrays: np.concatenate joins them to "
+         "one batch"),
+        ([values(6, 5, 3)], "; x.transpose(2, 0, 1)[None] puts the channels first and adds a batch "
+         "axis"),
+        ([np.zeros((6, 5, 3), np.uint8)], "expected float32 (1, 3, 6, 5); this is a picture of "
+         "(height, width, channels), which kuiper.vision.preprocess converts to the input of a "
+         "network"),
+        (["cat.jpg"], "input 'x': got a str, expected an array of float32 (1, 3, 6, 5)"),
+        ([[values(3), values(2)]], "; expected an array of float32 (1, 3, 6, 5)"),
+    ],
+    ids=["list", "tuple", "picture", "bytes", "path", "ragged"],
+)  # fmt: skip
+def test_hints_for_arrays_in_lists_and_pictures(arrays, hint):
+    model = model_of(IMAGES)
+    assert message_of(InputError, lambda: model(*arrays)).endswith(hint)
+
+
+def test_a_hint_for_a_list_of_all_inputs():
+    model = model_of(TWO_INPUTS)
+    assert message_of(InputError, lambda: model([values(2, 3)] * 2)) == (
+        "got 1 input, expected 2: 'x', 'y'; model(*arrays) passes the arrays of a list"
+    )
+
+
+def test_a_hint_for_channels_in_the_last_axis():
+    model = model_of(IMAGES)
+    x = values(1, 6, 5, 3)
+    runs = (model, lambda x: model.trace(x, ["y"]), model.profile, lambda x: model.plan(x.shape))
+    for run in runs:
+        message = message_of(ShapeError, lambda: run(x))  # noqa: B023
+        assert message.startswith("<param>:4: operator 'conv' (nn.Conv2d): the input has shape")
+        assert message.endswith(
+            "; input 'x' has the channels last, expected (1, 3, 6, 5): pass x.transpose(0, 3, 1, 2)"
+        )
+    assert "channels last" not in message_of(ShapeError, lambda: model(values(1, 4, 5, 6)))
+
+
+def test_the_description_of_an_input_names_its_dtype():
+    assert repr(model_of(IMAGES).inputs) == (
+        "(TensorInfo(name='x', shape=(1, 3, 6, 5), dtype=float32),)"
+    )
+
+
 def test_errors_of_shapes_name_the_operator():
     model = model_of(TWO_INPUTS)
     text = message_of(ShapeError, lambda: model(values(2, 3), values(5, 3)))
@@ -294,7 +374,7 @@ def test_numbers_in_the_callers_arrays():
         (np.empty((2, 3), np.float64), "float64 (2, 3)"),
         (np.empty((3, 2), np.float32).T, "float32 (2, 3)"),
         (np.broadcast_to(np.float32(0), (2, 3)), "float32 (2, 3)"),
-        ([[0.0] * 3] * 2, "[0.0, 0.0, 0.0]"),
+        ([[0.0] * 3] * 2, "a list"),
     ],
     ids=["shape", "dtype", "transposed", "read-only", "list"],
 )
@@ -687,12 +767,25 @@ def test_results_of_a_wrong_shape_or_number():
 
 
 def test_a_users_operator_may_be_redefined_but_not_one_of_kuiper():
-    with user_operator("tests.Scale", lambda x: x):
-        kuiper.operator("tests.Scale")(lambda x: x + 1)
+    def first(x):
+        return x
+
+    def second(x):
+        return x + 1
+
+    with user_operator("tests.Scale", first):
+        kuiper.operator("tests.Scale")(first)  # the same function again, as in a service
+        message = message_of(KuiperError, lambda: kuiper.operator("tests.Scale")(second))
+        told = r"\S*first \(\S*test_model.py:\d+\) is the function for the operator type "
+        told += r"'tests.Scale': \S*second \(\S*:\d+\) would replace it; pass kuiper.operator\("
+        assert re.match(f"{told}'tests.Scale', replace=True", message), message
+        model = model_of(SCALE.format(params=""))
+        assert_close(model(np.zeros((2, 2), np.float32)), np.full((2, 2), 0.5, np.float32))
+        kuiper.operator("tests.Scale", replace=True)(second)
         y = model_of(SCALE.format(params=""))(np.zeros((2, 2), np.float32))
         assert_close(y, np.full((2, 2), 1 / (1 + np.exp(-1)), np.float32))
     with pytest.raises(KuiperError, match=r"'nn.ReLU' has a record already"):
-        kuiper.operator("nn.ReLU")(lambda x: x)
+        kuiper.operator("nn.ReLU", replace=True)(lambda x: x)
 
 
 def test_users_operators_given_with_the_model():

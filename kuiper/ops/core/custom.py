@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from kuiper.errors import OperatorError, ShapeError
+from kuiper.errors import KuiperError, OperatorError, ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record, record_or_none
@@ -19,7 +19,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def operator(
-    type: str, n_outputs: int = 1, *, data_dependent: bool = False
+    type: str, n_outputs: int = 1, *, data_dependent: bool = False, replace: bool = False
 ) -> Callable[[Function], Function]:
     """Define an operator by a function of numpy arrays.
 
@@ -31,6 +31,9 @@ def operator(
     data_dependent : bool, default=False
         Whether the shapes of its results depend on the values of its arguments.  The operators
         after it are then planned while the model runs.
+    replace : bool, default=False
+        Whether it may replace another function of the same type, as when a cell of a notebook runs
+        again.  Models loaded before use the new function in the plans that they make from then on.
 
     Returns
     -------
@@ -44,7 +47,8 @@ def operator(
     Raises
     ------
     KuiperError
-        From the decorator, if kuiper has a record for the type.
+        From the decorator, if kuiper has a record for the type, or if another function has been
+        registered for it and `replace` is false.
 
     Examples
     --------
@@ -59,6 +63,7 @@ def operator(
             __doc__ = function.__doc__ or f"A user-defined operator: {type}."
             inputs: list[Any] = Tensors()
             keywords: dict[str, Any] = field(_Keywords)()
+            users_function = staticmethod(function)
             replaceable = True
             is_pure = False
 
@@ -92,11 +97,31 @@ def operator(
                 b.python(call, tensors, outputs, quiet=False)
 
         Custom.data_dependent = data_dependent
-        record_or_none(type)  # imports a built-in record of this type, so that `record` refuses it
+        first = record_or_none(type)  # imports a built-in record, so that `record` refuses it
+        if first is not None and first.replaceable and not replace:
+            _check_is_same(type, getattr(first, "users_function", None), function)
         record(type)(Custom)
         return function
 
     return register
+
+
+def _check_is_same(type: str, first: Callable[..., Any] | None, second: Callable[..., Any]) -> None:
+    """Refuse to replace a function, or kuiper's own record, by a second one."""
+    if first is second:
+        return
+    owner = "kuiper has a record" if first is None else f"{_location(first)} is the function"
+    raise KuiperError(
+        f"{owner} for the operator type {type!r}: {_location(second)} would replace it; pass "
+        f"kuiper.operator({type!r}, replace=True) if it shall, or choose another type"
+    )
+
+
+def _location(function: Callable[..., Any]) -> str:
+    """Return the name of a function, and its file and line if it is written in Python."""
+    name = getattr(function, "__qualname__", repr(function))
+    code = getattr(function, "__code__", None)
+    return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
 
 
 class _Call:

@@ -49,8 +49,8 @@ class YoloDetect(Record[T]):
     this one.  Its attributes are the weights of 1x1 convolutions, a grid and the anchors of each
     map, and the strides.  The constants have no names; their shapes and values identify them.  They
     are checked to be the ones that the class computes for a map of their size, so maps may have
-    other sizes than the traced ones.  :func:`kuiper.operator` can replace this record for another
-    class of the same name.
+    other sizes than the traced ones.  :func:`kuiper.operator` with ``replace=True`` replaces this
+    record for another class of the same name.
 
     Raises
     ------

@@ -107,9 +107,12 @@ def test_another_class_of_the_same_name(monkeypatch):
     assert DETECT in kuiper.supported_operators()
     monkeypatch.setitem(registry._registry, DETECT, registry._registry[DETECT])
 
-    @kuiper.operator(DETECT)
     def detect(*maps, **weights):
         return maps[0].sum(axis=1)
+
+    with pytest.raises(kuiper.KuiperError, match=r"^kuiper has a record for .* replace=True\) if"):
+        kuiper.operator(DETECT)(detect)
+    kuiper.operator(DETECT, replace=True)(detect)
 
     model, _ = head_of(32, 48, pnnx_2=None)
     ones = [np.ones((1, 4, 4, 6), np.float32), np.ones((1, 4, 2, 3), np.float32)]
