@@ -10,7 +10,12 @@ from typing import Any
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replace links to files outside of docs/, which the site lacks, by their text."""
+    """Replace links to files outside of docs/, which the site lacks, by their text.
+
+    Blocks of Python that begin with a prompt become `pycon`, which marks prompts and results:
+    site.css keeps these out of what the copy button takes.
+    """
+    markdown = re.sub(r"^```python\n(?=>>> )", "```pycon\n", markdown, flags=re.MULTILINE)
     depth = page.file.src_uri.count("/")
     return re.sub(rf"\[([^\]]+)\]\((?:\.\./){{{depth + 1}}}[^)]*\)", r"\1", markdown)
 

@@ -119,6 +119,9 @@ def test_what_the_site_leaves_out():
     text = "[a](../b.md), [c](../../d.md), [e](../../../SECURITY.md), [f](https://x.org)"
     kept = "[a](../b.md), [c](../../d.md), e, [f](https://x.org)"
     assert hooks["on_page_markdown"](text, page=page, config=None, files=None) == kept
+    session = "```python\n>>> x = 1\n>>> x\n1\n```\n```python\nx = 1\n```"
+    marked = session.replace("python\n>>>", "pycon\n>>>", 1)
+    assert hooks["on_page_markdown"](session, page=page, config=None, files=None) == marked
     html = "see :func:<code>load</code>, :class:<code>~kuiper.ir.Graph</code> and :func: alone"
     shown = "see <code>load</code>, <code>Graph</code> and :func: alone"
     assert hooks["on_page_content"](html, page=page, config=None, files=None) == shown
@@ -135,5 +138,11 @@ def test_the_site_builds(tmp_path):
     reference = (tmp_path / "api" / "index.html").read_text("utf-8")
     for name in ("kuiper.load", "kuiper.Model", "kuiper.from_torch"):
         assert f'id="{name}"' in reference
-    assert (tmp_path / "tutorial" / "05-convolution" / "index.html").exists()
+    chapter = (tmp_path / "tutorial" / "05-convolution" / "index.html").read_text("utf-8")
+    # The stylesheet keeps prompts and results, which carry these classes, out of copied text.
+    assert 'class="gp"' in chapter
+    assert 'class="go"' in chapter
+    assert "site.css" in chapter
+    assert "md-footer__link--next" in chapter
+    assert (tmp_path / "howto" / "golden" / "index.html").exists()
     assert (tmp_path / "tutorial" / "zh" / "05-convolution" / "index.html").exists()
