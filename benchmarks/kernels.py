@@ -1,11 +1,10 @@
 """Measure kernels at the shapes of real layers against the ceilings of this machine.
 
-If there is a compiler, a small C program measures the two ceilings: fused multiply-adds in
-registers, and reading and writing memory beyond the caches. Without one they are the speeds of
-kuiper's product and addition. A layer takes at least the time of its arithmetic at the first
-ceiling, or of its bytes at the second, whichever is longer; the last column is the fraction of
-that speed. Winograd and Strassen count with the multiplications of the definition, so they may
-exceed 100 %; so may memory-bound layers whose data is in the caches.
+The ceilings, measured with all threads at once: multiply-adds in registers, and reading and
+writing the cache or memory that holds as many bytes as a layer touches. A layer takes at least
+the time of its arithmetic at the first, or of its bytes at the second, whichever is longer; the
+last column is the fraction of that speed. Winograd's and Strassen's algorithms count the
+operations that they do, fewer than those of the definition.
 
 Run: ``python benchmarks kernels [--threads 2] [--only conv] [--json FILE]``; needs numpy and
 kuiper. ``KUIPER_ISA`` chooses the variant.
@@ -15,10 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -27,76 +22,6 @@ import kuiper
 from kuiper.ir import Attribute, Graph
 from kuiper.model import Model
 from kuiper.report import measure_peaks
-
-CEILINGS = """
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-#ifdef __AVX512F__
-typedef float vec __attribute__((vector_size(64)));
-#elif defined(__AVX__)
-typedef float vec __attribute__((vector_size(32)));
-#else
-typedef float vec __attribute__((vector_size(16)));
-#endif
-#define LANES (sizeof(vec) / 4)
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
-static float multiply_add(long n, float seed) {
-    vec b, c, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9;
-    for (unsigned i = 0; i < LANES; i++) b[i] = 0.5f + seed, c[i] = 1.0f + seed;
-    /* Ten different sums, or the compiler would compute only one. */
-    a0 = c; a1 = a0 + c; a2 = a1 + c; a3 = a2 + c; a4 = a3 + c;
-    a5 = a4 + c; a6 = a5 + c; a7 = a6 + c; a8 = a7 + c; a9 = a8 + c;
-    for (long i = 0; i < n; i++) {
-        a0 = a0 * b + c; a1 = a1 * b + c; a2 = a2 * b + c; a3 = a3 * b + c; a4 = a4 * b + c;
-        a5 = a5 * b + c; a6 = a6 * b + c; a7 = a7 * b + c; a8 = a8 * b + c; a9 = a9 * b + c;
-    }
-    a0 += a1 + a2 + a3 + a4 + a5 + a6 + a7 + a8 + a9;
-    return a0[0];
-}
-int main(int argc, char **argv) {
-    int threads = atoi(argv[1]);
-    long n = 4000000, length = 1L << 25;
-    float sink = 0, *x = calloc(length, 4), *y = calloc(length, 4);
-    double flops = 1e9, bytes = 1e9;
-    for (long i = 0; i < length; i++) x[i] = y[i] = i;
-    for (int round = 0; round < 7; round++) {
-        double start = now();
-        #pragma omp parallel for num_threads(threads) reduction(+ : sink) schedule(static)
-        for (int t = 0; t < threads; t++) sink += multiply_add(n, argc * 1e-9f);
-        double middle = now();
-        #pragma omp parallel for num_threads(threads) schedule(static)
-        for (long i = 0; i < length; i++) y[i] = x[i] + 1.0f;
-        double end = now();
-        if (middle - start < flops) flops = middle - start;
-        if (end - middle < bytes) bytes = end - middle;
-    }
-    fprintf(stderr, "%f", sink + y[length / 2]);
-    printf("%g %g\\n", threads * 20.0 * n * LANES / flops / 1e9, 8.0 * length / bytes / 1e9);
-    return 0;
-}
-"""
-
-
-def ceilings(threads: int) -> tuple[float, float, str]:
-    """Return billions of operations and of bytes per second, and the method of measurement."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler:
-        with tempfile.TemporaryDirectory() as folder:
-            source, program = Path(folder) / "ceilings.c", Path(folder) / "ceilings"
-            source.write_text(CEILINGS)
-            command = [compiler, "-O3", "-march=native", "-fopenmp", source, "-o", program]
-            made = subprocess.run(command, capture_output=True)
-            if made.returncode == 0:
-                words = subprocess.check_output([program, str(threads)], stderr=subprocess.DEVNULL)
-                flops, bytes = map(float, words.split())
-                return flops, bytes, "a C program"
-    peaks = measure_peaks()
-    return peaks.gflops, peaks.gbytes, "kuiper's own product and addition"
 
 
 def one(type: str, shapes, params: dict | None = None, weights: dict | None = None):
@@ -234,9 +159,11 @@ def main():
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     kuiper.set_num_threads(options.threads)
-    gflops, gbytes, how = ceilings(options.threads)
+    peaks = measure_peaks(2.0)
+    caches = ", ".join(f"{speed:.0f} up to {size / 2**20:g} MiB" for size, speed in peaks.caches)
     print(
-        f"{options.threads} threads: {gflops:.0f} GFLOP/s, {gbytes:.1f} GB/s, measured by {how}\n"
+        f"{options.threads} threads: {peaks.gflops:.0f} GFLOP/s; GB/s: {caches}, "
+        f"{peaks.gbytes:.1f} beyond\n"
     )
     print(
         f"{'layer':34} {'kernels':44} {'us':>9} {'GFLOP/s':>8} {'GB/s':>7} {'of the ceiling':>14}"
@@ -250,7 +177,7 @@ def main():
     figures = []
     for name, f in best.items():
         speed, flow = f["gflop"] / f["seconds"], f["gbyte"] / f["seconds"]
-        share = max(speed / gflops, flow / gbytes)
+        share = max(speed / peaks.gflops, flow / peaks.bandwidth(f["gbyte"] * 1e9))
         print(
             f"{name:34} {f['kernels']:44} {f['seconds'] * 1e6:9.1f} {speed:8.1f} {flow:7.1f} "
             f"{share:14.0%}",
@@ -258,5 +185,5 @@ def main():
         )
         figures.append({"layer": name, **f, "share": share})
     if options.json:
-        ceiling = {"threads": options.threads, "gflops": gflops, "gbytes": gbytes}
+        ceiling = {"threads": options.threads, **peaks._asdict()}
         options.json.write_text(json.dumps({"ceiling": ceiling, "layers": figures}, indent=1))

@@ -125,19 +125,36 @@ def supported_operators() -> list[str]:
     return sorted([*registered_types(), *GRAPH_TYPES])
 
 
+class Config(dict[str, Any]):
+    """Settings of this build and process by name; prints one per line."""
+
+    def __repr__(self) -> str:
+        def text(value: Any) -> str:
+            return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+        width = max(map(len, self), default=0)
+        return "\n".join(f"{name:{width}}  {text(value)}" for name, value in self.items())
+
+
 def show_config() -> dict[str, Any]:
-    """Return the version, the instruction set, the number of threads and the compiler."""
+    """Return the version, the instruction set, the number of threads and the compiler.
+
+    Returns
+    -------
+    dict of str to object
+        Prints one setting per line.
+    """
     from kuiper._runtime.executor import compiler
     from kuiper._runtime.thread_pool import has_threads
 
     rows, columns = dispatch.tile()
-    return {
-        "version": __version__,
-        "isa": dispatch.active_name(),
-        "isa_available": dispatch.available(),
-        "tile": f"{rows}x{columns}",
-        "threads": thread_settings.get_num_threads(),
-        "multithreaded": has_threads,
-        "compiler": compiler,
-        "numpy": np.__version__,
-    }
+    return Config(
+        version=__version__,
+        isa=dispatch.active_name(),
+        isa_available=dispatch.available(),
+        tile=f"{rows}x{columns}",
+        threads=thread_settings.get_num_threads(),
+        multithreaded=has_threads,
+        compiler=compiler,
+        numpy=np.__version__,
+    )

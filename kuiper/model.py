@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kuiper._support import threads as thread_settings
+from kuiper._support.lazy import method_of
 from kuiper._support.memory import check_max_memory
 from kuiper.errors import InputError
 from kuiper.ir import Graph, Operand
@@ -93,6 +94,11 @@ class Model:
             f"<kuiper.Model: {len(self.graph)} operators, inputs {describe(self.inputs)}, "
             f"outputs {describe(self.outputs)}>"
         )
+
+    _repr_html_ = method_of("kuiper.report.notebook", "model_html")
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name.startswith("__") or name[0] != "_"]
 
     @property
     def max_memory(self) -> int:

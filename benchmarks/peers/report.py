@@ -362,10 +362,9 @@ def kernel_table(kernels: dict) -> str:
     ]
     ceiling = kernels["ceiling"]
     return (
-        f"The ceilings, measured by a C program with {ceiling['threads']} threads: "
-        f"{ceiling['gflops']:.0f} GFLOP/s in\nfloat32 and {ceiling['gbytes']:.0f} GB/s. Winograd "
-        "counts with the operations of the definition, and\nlayers whose data stay in the caches "
-        "may exceed the speed of memory.\n\n"
+        f"The ceilings with {ceiling['threads']} threads: {ceiling['gflops']:.0f} GFLOP/s in "
+        f"float32 and {ceiling['gbytes']:.0f} GB/s of memory,\nmore of the caches. Winograd's and "
+        "Strassen's algorithms count the operations that they do.\n\n"
         + table(["layer", "kernels", "µs", "GFLOP/s", "GB/s", "of the ceiling"], rows)
     )
 

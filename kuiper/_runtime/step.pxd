@@ -54,7 +54,8 @@ cdef class Step:
     cdef public str name             # the operator's name, for profiles
     cdef public str kind             # the kernel's name, for profiles
     cdef public object algorithm     # the Choice of a convolution, for profiles; else None
-    cdef public double flops         # a multiply-add counts as 2
+    cdef public double flops         # that it does; a multiply-add counts as 2
+    cdef public double saved_flops   # of the definition that its algorithm does without
     cdef public double bytes         # minimum read and written
 
     cdef ref_t error_slot            # of an error_slot_t; slot -1 if the step cannot fail

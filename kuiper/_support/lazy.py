@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-__all__ = ["lazy_names"]
+__all__ = ["lazy_names", "method_of"]
 
 
 def lazy_names(
@@ -24,6 +24,12 @@ def lazy_names(
         Its ``__name__``.
     homes : mapping of str to str
         Name -> the module that defines it; a submodule maps to itself.
+
+    Returns
+    -------
+    (callable, callable)
+        ``__dir__`` lists what completion should offer: ``__all__`` and the names in `homes`, but
+        not what the package itself imports.
     """
     module = sys.modules[package]
 
@@ -35,4 +41,20 @@ def lazy_names(
         setattr(module, name, value)
         return value
 
-    return find, lambda: sorted({*vars(module), *homes})
+    def public() -> list[str]:
+        special = (name for name in vars(module) if name.startswith("__"))
+        return sorted({*module.__all__, *homes, *special})
+
+    return find, public
+
+
+def method_of(module: str, function: str) -> Callable[[Any], Any]:
+    """Return a method that calls a function of a module, imported at the first call.
+
+    For methods that only some environments call, such as the pictures of a notebook.
+    """
+
+    def method(self: Any) -> Any:
+        return getattr(import_module(module), function)(self)
+
+    return method

@@ -146,7 +146,7 @@ def describe_plan(model: kuiper.Model, shapes: Sequence[tuple[int, ...]]) -> dic
         "algorithms": count_algorithms(
             {s.name: s.algorithm.name for s in plan.steps if s.algorithm is not None}
         ),
-        "flops": sum(step.flops for step in plan.steps),
+        "flops": sum(step.flops + step.saved_flops for step in plan.steps),
         "arena_bytes": plan.arena_bytes,
         "unshared_bytes": sum(b.n_bytes for b in arena),
         "passes": [str(report) for report in model.passes if any(report[1:])],

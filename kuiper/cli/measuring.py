@@ -78,8 +78,8 @@ example: kuiper run model.pnnx.param photo.jpg -o out.npz""",
         "measure every operator of a model",
         """\
 The roofline is the measured peak of this machine that limits an operator: that of arithmetic, or
-that of the cache or memory that holds its data.  Winograd convolutions count the operations of a
-direct convolution and may exceed 100 %.
+that of the cache or memory that holds its data.  Winograd's and Strassen's algorithms count the
+operations that they do, fewer than those of the definition.
 example: kuiper profile resnet18.pnnx.param --html resnet18.html""",
     )
     add_model(parser)
@@ -89,6 +89,7 @@ example: kuiper profile resnet18.pnnx.param --html resnet18.html""",
     add("--top", type=positive, metavar="N", help="list only the N slowest operators")
     add("--no-roofline", action="store_true", help="do not measure the machine's peaks first")
     add("--html", metavar="FILE", help="write a page with graph, times, timeline and memory plan")
+    add("--trace", metavar="FILE", help="write the steps as a trace for Chrome or Perfetto (JSON)")
     add_output(parser)
 
 
@@ -187,7 +188,7 @@ def bench(options: argparse.Namespace, console: Console) -> int:
             kuiper.set_num_threads(threads)
             dispatch.select(isa)
             shapes = input_shapes(model, options.shape, batch)
-            flops = sum(step.flops for step in model.plan(*shapes).steps)
+            flops = sum(step.flops + step.saved_flops for step in model.plan(*shapes).steps)
             times = measure(model, random_inputs(model, shapes), options.seconds)
             images = shapes[0][0] if shapes and shapes[0] else 1
             median = float(np.median(times))
@@ -246,6 +247,8 @@ def profile(options: argparse.Namespace, console: Console) -> int:
         title = model_title(options)
         text = report.page(model, inputs, title=title, profile=result, peaks=peaks)
         Path(options.html).write_text(text, encoding="utf-8")
+    if options.trace:
+        result.save_trace(options.trace)
     by_type = report.by_type(rows)
     console.data(
         {
@@ -255,6 +258,7 @@ def profile(options: argparse.Namespace, console: Console) -> int:
             "arena_bytes": result.arena_bytes,
             "peaks": peaks._asdict() if peaks else None,
             "html": options.html,
+            "trace": options.trace,
             "operators": rows,
             "types": by_type,
             "steps": result.rows,
@@ -285,6 +289,8 @@ def profile(options: argparse.Namespace, console: Console) -> int:
     console.text(f"\n{line}")
     if options.html:
         console.text(f"page: {options.html}")
+    if options.trace:
+        console.text(f"trace: {options.trace}, for ui.perfetto.dev or chrome://tracing")
     return 0
 
 

@@ -55,7 +55,7 @@ class PythonStep:
         self.outputs = tuple(outputs)
         self.name = name
         self.slots = [value.slot for value in (*self.inputs, *self.outputs)]
-        self.flops = 0.0
+        self.flops = self.saved_flops = 0.0
         self.bytes = float(sum(value.n_bytes for value in (*self.inputs, *self.outputs)))
 
     def run(self, context: Context, n_threads: int) -> None:
@@ -143,6 +143,15 @@ class Plan:
         self._arenas = arenas
         # Idle contexts; pop and append are atomic, so they need no lock.
         self._contexts: list[Context] = []
+
+    def __repr__(self) -> str:
+        def text(specs: Sequence[Any]) -> str:
+            return ", ".join(str(getattr(spec, "shape", spec)) for spec in specs)
+
+        return (
+            f"<kuiper plan: {text(self.inputs)} -> {text(self.outputs)}, {len(self.steps)} steps, "
+            f"{self.n_threads} threads, arena {self.arena_bytes / 2**20:.1f} MiB>"
+        )
 
     @property
     def first_plan(self) -> Plan:

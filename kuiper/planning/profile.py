@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from kuiper._support.lazy import method_of
 from kuiper.planning.plan import Plan
 from kuiper.planning.segments import SegmentedPlan
 
@@ -37,7 +40,9 @@ class Profile:
     ----------
     rows : list of dict
         Per step: `name` (of the operator), `type`, `kind` (of the kernel), `seconds`, `share`,
-        `gflops` (10^9 operations per second), `gbytes` (10^9 bytes per second); of a convolution
+        `gflops` (10^9 operations per second), `gbytes` (10^9 bytes per second), `saved_flops` (the
+        operations of the definition that Winograd's or Strassen's algorithm does without, on the
+        last step of an operator); of a convolution
         `algorithm`, the name of the chosen one, and `left`, the reason against each other one by
         name; of other operators None and empty.
     total : float
@@ -64,6 +69,7 @@ class Profile:
                 "share": float(t) / self.total if self.total else 0.0,
                 "gflops": step.flops / t / 1e9 if t > 0 else 0.0,
                 "gbytes": step.bytes / t / 1e9 if t > 0 else 0.0,
+                "saved_flops": step.saved_flops,
             }
             for step, t in zip(steps, seconds, strict=True)
         ]
@@ -83,6 +89,37 @@ class Profile:
             group["seconds"] += row["seconds"]
             group["share"] += row["share"]
         return sorted(groups.values(), key=lambda g: -g["seconds"])
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the steps as a trace, which chrome://tracing and ui.perfetto.dev show.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            The JSON file to write.  Steps follow one another without the gaps of a real run, since
+            their times are medians; all threads share each step.
+        """
+        title = f"{self.n_threads} threads"
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "pid": 1, "tid": 1, "name": key, "args": {"name": name}}
+            for key, name in (("process_name", "kuiper"), ("thread_name", title))
+        ]
+        start = 0.0
+        for row in self.rows:
+            event = {"ph": "X", "pid": 1, "tid": 1, "name": row["name"], "cat": row["kind"]}
+            keys = ("type", "kind", "algorithm", "gflops", "gbytes")
+            known = {key: row[key] for key in keys if row[key]}
+            duration = row["seconds"] * 1e6
+            events.append({**event, "ts": start, "dur": duration, "args": known})
+            start += duration
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"displayTimeUnit": "ms", "traceEvents": events}, file)
+
+    _repr_html_ = method_of("kuiper.report.notebook", "profile_html")
+
+    def __repr__(self) -> str:
+        total = f"{self.total * 1e3:.3f} ms, {self.n_threads} threads"
+        return f"<kuiper.Profile: {len(self.rows)} steps, {total}>"
 
     def __str__(self) -> str:
         width = max([len(r["name"]) for r in self.rows] + [8])

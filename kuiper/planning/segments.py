@@ -250,7 +250,7 @@ class _DataDependentOperator:
 
     algorithm: Any = None
     kind = "python"
-    flops = 0.0
+    flops = saved_flops = 0.0
 
     def __init__(self, operator: Operator) -> None:
         self.name = operator.name

@@ -6,8 +6,10 @@
     svg.py        the graph, the timeline and the memory plan as SVG
     page.py       all of these in one HTML file, which embeds page.css and page.js
     roofline.py   peaks of the machine, and the part of them that each operator reaches
+    notebook.py   the picture of a model or a profile in a notebook
 
-Only the command line imports this package (``kuiper graph``, ``kuiper profile --html``).
+Only the command line (``kuiper graph``, ``kuiper profile --html``) and notebooks import this
+package.
 """
 
 from __future__ import annotations

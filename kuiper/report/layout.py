@@ -23,10 +23,11 @@ from kuiper.ir import Graph, Operator
 __all__ = ["Box", "Edge", "Layout", "arrange", "arrange_graph"]
 
 HEIGHT = 38
-LAYER = 66
+LAYER = 74  # between the boxes of two layers is room for the shape of the result
 GAP = 18
 CHARACTER = 6.7
 BOLD = 7.4
+SMALL = 5.8
 WIDEST = 230
 SWEEPS = 8
 STRAIGHTNESS = 8.0  # weight of a dummy node's position relative to an operator's
@@ -97,13 +98,20 @@ def arrange_graph(graph: Graph) -> Layout:
         for operand in op.outputs
         for reader in operand.consumers
     }
-    widths = {op.name: box_width(heading(op), op.name) for op in graph}
+    widths = {op.name: box_width(heading(op), op.name, shapes_text(op)) for op in graph}
     return arrange(order, list(edges), widths)
 
 
 def heading(op: Operator) -> str:
     """Return the first line of an operator's box: its type and its post-ops."""
     return " + ".join([op.type, *(post.type.removeprefix("nn.") for post in op.post_ops)])
+
+
+def shapes_text(op: Operator) -> str:
+    """Return the shapes of an operator's results, such as 1×64×56×56; equal ones once."""
+    shapes = (operand.shape for operand in op.outputs if operand.shape)
+    texts = ("×".join("?" if n is None else str(n) for n in shape) for shape in shapes)
+    return ", ".join(dict.fromkeys(texts))
 
 
 def box_width(first: str, *others: str) -> float:

@@ -208,13 +208,15 @@
   }
 
   const escaped = text => String(text).replace(/[&<>"]/g, c => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
+  // A line may break after dots and underscores of a name, not within its words.
+  const soft = text => String(text).split(/(?<=[._\/,])(?=\w)/).map(escaped).join("<wbr>");
   const shape = o => o.shape ? `(${o.shape.map(n => n === null ? "?" : n).join(",")})${o.dtype || ""}` : "";
   const number = x => Math.abs(x) >= 1e5 || (x !== 0 && Math.abs(x) < 1e-3) ? x.toExponential(3) : Number(x.toPrecision(5)).toString();
-  const link = name => `<a href="#op=${encodeURIComponent(name)}" data-go="${escaped(name)}">${escaped(name)}</a>`;
-  const rows = pairs => `<table>${pairs.map(([k, v]) => `<tr><td>${escaped(k)}</td><td>${v}</td></tr>`).join("")}</table>`;
+  const link = name => `<a href="#op=${encodeURIComponent(name)}" data-go="${escaped(name)}">${soft(name)}</a>`;
+  const rows = pairs => `<table>${pairs.map(([k, v]) => `<tr><td>${soft(k)}</td><td>${v}</td></tr>`).join("")}</table>`;
 
   function timing(time) {
-    const pairs = [["time", `${time.us.toFixed(1)} µs, ${(time.share * 100).toFixed(1)} %`], ["kernel", escaped(time.kernels.join(", "))]];
+    const pairs = [["time", `${time.us.toFixed(1)} µs, ${(time.share * 100).toFixed(1)} %`], ["kernel", soft(time.kernels.join(", "))]];
     if (time.flop) pairs.push(["operations", `${(time.flop / 1e6).toFixed(2)} MFLOP, ${(time.flop / time.us / 1e3).toFixed(1)} GFLOP/s`]);
     if (time.bytes) pairs.push(["memory", `${(time.bytes / 1e6).toFixed(2)} MB, ${(time.bytes / time.us / 1e3).toFixed(1)} GB/s`]);
     if (time.roofline) pairs.push(["roofline", `${(time.roofline * 100).toFixed(0)} %`]);
@@ -227,18 +229,18 @@
       + `<text x="0" y="63" style="text-anchor:start">${number(w.from)}</text><text x="300" y="63" style="text-anchor:end">${number(w.to)}</text></svg>`;
   }
   function describe(name, op) {
-    let html = `<h2>${escaped(name)}</h2>${escaped([op.type, ...op.post].join(" + "))}`;
+    let html = `<h2>${soft(name)}</h2>${soft([op.type, ...op.post].join(" + "))}`;
     if (op.location) html += ` <small>${escaped(op.location)}</small>`;
     if (op.time) html += `<h2>Time</h2>${timing(op.time)}`;
     else if (op.owner) html += `<h2>Time</h2>part of ${link(op.owner)}${op.owner_time ? timing(op.owner_time) : ""}`;
     else if (!op.type.startsWith("pnnx.")) html += "<h2>Time</h2>none: it has no step";
     if (op.tree) html += `<h2>Expression</h2><code>${escaped(op.infix)}</code><div class="tree">${op.tree}</div>`;
-    if (Object.keys(op.params).length) html += `<h2>Parameters</h2>${rows(Object.entries(op.params).map(([k, v]) => [k, escaped(v)]))}`;
+    if (Object.keys(op.params).length) html += `<h2>Parameters</h2>${rows(Object.entries(op.params).map(([k, v]) => [k, soft(v)]))}`;
     for (const [title, operands] of [["Inputs", op.inputs], ["Outputs", op.outputs]]) {
-      if (operands.length) html += `<h2>${title}</h2>${rows(operands.map(o => [`${o.key ? `${o.key}=` : ""}%${o.name}`, `${escaped(shape(o))} ${o.ops.map(link).join(", ")}`]))}`;
+      if (operands.length) html += `<h2>${title}</h2>${rows(operands.map(o => [`${o.key ? `${o.key}=` : ""}%${o.name}`, `${soft(shape(o))} ${o.ops.map(link).join(", ")}`]))}`;
     }
     for (const w of op.weights) {
-      html += `<h2>@${escaped(w.key)} ${escaped(shape(w))}</h2>`;
+      html += `<h2>@${soft(w.key)} ${soft(shape(w))}</h2>`;
       if (!w.histogram) continue;
       html += `<div>min ${number(w.min)}, max ${number(w.max)}, mean ${number(w.mean)}, deviation ${number(w.std)}, zeros ${(w.zeros * 100).toFixed(1)} %${w.odd ? `, ${w.odd} not finite` : ""}</div>${histogram(w)}`;
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -236,6 +237,11 @@ def _embedded(data: Any) -> str:
 FIGURES = ("µs", "share", "GFLOP/s", "GB/s", "roofline")
 
 
+def soft(text: str) -> str:
+    """Escape a name for HTML; a line may break after its dots and underscores, not within words."""
+    return re.sub(r"([._/,])(?=\w)", r"\1<wbr>", escape(text))
+
+
 def _figures(row: Mapping[str, Any]) -> list[str]:
     """Return the cells of the columns FIGURES."""
     return [
@@ -278,7 +284,7 @@ def _operator_table(rows: Sequence[Mapping[str, Any]]) -> str:
     cells = [
         (
             row["name"],
-            [escape(row["name"]), escape(row["type"]), str(len(row["kernels"])), *_figures(row)],
+            [soft(row["name"]), soft(row["type"]), str(len(row["kernels"])), *_figures(row)],
         )
         for row in rows
     ]
@@ -296,7 +302,7 @@ def _kernel(row: Mapping[str, Any]) -> str:
 
 def _step_table(rows: Sequence[Mapping[str, Any]]) -> str:
     cells = [
-        (row["name"], [str(number), escape(row["name"]), _kernel(row), *_figures(row)[:-1]])
+        (row["name"], [str(number), soft(row["name"]), _kernel(row), *_figures(row)[:-1]])
         for number, row in enumerate(rows)
     ]
     return _table(["step", "operator", "kernel", *FIGURES[:-1]], cells, (1, 2))
@@ -307,7 +313,7 @@ def _type_table(rows: Sequence[Mapping[str, Any]]) -> str:
         (
             None,
             [
-                f'<i style="background:{type_colour(group["type"])}"></i>{escape(group["type"])}',
+                f'<i style="background:{type_colour(group["type"])}"></i>{soft(group["type"])}',
                 str(group["count"]),
                 *_figures(group),
                 f'<span class="bar" style="width:{group["share"] * 200:.0f}px"></span>',

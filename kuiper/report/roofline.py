@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from kuiper.ir import Attribute, Graph
+from kuiper._kernels.micro import dispatch
+from kuiper._support.threads import get_num_threads
+from kuiper.ir import Graph
 from kuiper.model import Model
 
 __all__ = ["Peaks", "by_operator", "by_type", "measure_peaks", "with_roofline"]
@@ -17,7 +20,9 @@ __all__ = ["Peaks", "by_operator", "by_type", "measure_peaks", "with_roofline"]
 # Numbers of float32 elements whose addition measures the caches and memory.
 LENGTHS = (1 << 16, 1 << 18, 1 << 20, 1 << 22)
 MEMORY_LENGTH = 1 << 24  # 64 MiB: more than the caches of most machines
-CHAIN = 16  # additions per run in caches
+CHAIN = 16  # operators per run in caches
+COLUMNS = 1024  # of the rows whose sums are only read
+ROUNDS = 40_000  # of multiply-adds: about 0.1 ms
 
 
 class Peaks(NamedTuple):
@@ -26,7 +31,7 @@ class Peaks(NamedTuple):
     Attributes
     ----------
     gflops : float
-        GFLOP/s of a float32 matrix product in the caches.
+        GFLOP/s of float32 multiply-adds in the registers of all threads at once.
     gbytes : float
         GB/s read from and written to memory, in sum.
     caches : tuple of (int, float)
@@ -49,8 +54,7 @@ class Peaks(NamedTuple):
     def raised(self, rows: Sequence[Mapping[str, Any]]) -> Peaks:
         """Return peaks that no operator exceeds.
 
-        An operator above a peak shows that the measurement of the peak was disturbed.  Winograd
-        does not count for `gflops`, since it does fewer operations than are counted.
+        An operator above a peak shows that the measurement of the peak was disturbed.
 
         Parameters
         ----------
@@ -61,8 +65,7 @@ class Peaks(NamedTuple):
         -------
         Peaks
         """
-        plain = [row for row in rows if not any("winograd" in kind for kind in row["kernels"])]
-        gflops = max([self.gflops, *(row["gflops"] for row in plain)])
+        gflops = max([self.gflops, *(row["gflops"] for row in rows)])
         peaks = self
         for row in rows:
             n_bytes = row["gbytes"] * row["seconds"] * 1e9
@@ -93,7 +96,10 @@ class Peaks(NamedTuple):
 
 
 def measure_peaks(seconds: float = 0.5) -> Peaks:
-    """Measure the peaks with kuiper's kernels: a matrix product, and additions.
+    """Measure the peaks: multiply-adds in registers, additions and sums in the caches and memory.
+
+    The peak in bytes is that of additions, which read and write, or of sums, which only read,
+    whichever is higher.
 
     Parameters
     ----------
@@ -105,53 +111,66 @@ def measure_peaks(seconds: float = 0.5) -> Peaks:
     -------
     Peaks
     """
-    rows, inner, columns = 448, 512, 512
-    weight = Attribute.from_array(np.full((columns, inner), 0.5, np.float32))
-    params = {"bias": False, "in_features": inner, "out_features": columns}
-    product = _model("nn.Linear", params, {"weight": weight})
-    # A chain: the call from Python would take longer than an addition of a few thousand numbers.
-    additions = _model("pnnx.Expression", {"expr": "add(@0,1.0)"}, {}, CHAIN)
-    addition = _model("pnnx.Expression", {"expr": "add(@0,1.0)"}, {})
-    trials: list[tuple[Model, tuple[int, ...], float]]
-    trials = [(product, (rows, inner), 2.0 * rows * inner * columns)]
-    trials += [(additions, (length,), 8.0 * length * CHAIN) for length in LENGTHS]
-    trials.append((addition, (MEMORY_LENGTH,), 8.0 * MEMORY_LENGTH))
-    arrays = [np.ones(shape, np.float32) for _, shape, _ in trials]
-    results = [model(x) for (model, _, _), x in zip(trials, arrays, strict=True)]
-    best = [float("inf")] * len(trials)
+    trials: list[Callable[[], float]]
+    trials = [partial(dispatch.multiply_adds, ROUNDS, get_num_threads())]
+    for length, count in (*((length, CHAIN) for length in LENGTHS), (MEMORY_LENGTH, 1)):
+        trials += [_traffic(length, count, reads=False), _traffic(length, count, reads=True)]
+    best = [0.0] * len(trials)
     end = time.perf_counter() + seconds
     while True:
-        for number, (model, _, _) in enumerate(trials):
-            turn = time.perf_counter() + seconds / 50
+        for number, trial in enumerate(trials):
+            turn = time.perf_counter() + seconds / (5 * len(trials))
             while True:
                 start = time.perf_counter()
-                model(arrays[number], out=results[number])
+                work = trial()
                 now = time.perf_counter()
-                best[number] = min(best[number], now - start)
+                best[number] = max(best[number], work / (now - start) / 1e9)
                 if now >= turn:
                     break
         if time.perf_counter() >= end:
             break
-    speeds = [work / t / 1e9 for (_, _, work), t in zip(trials, best, strict=True)]
+    gflops, *speeds = best
+    both = [max(pair) for pair in zip(speeds[::2], speeds[1::2], strict=True)]
     # A smaller cache is never slower, except for disturbed measurements.
-    caches = [max(speeds[i:]) for i in range(1, len(speeds))]
+    caches = [max(both[i:]) for i in range(len(both))]
     sizes = [8 * length for length in LENGTHS]
-    return Peaks(speeds[0], speeds[-1], tuple(zip(sizes, caches[:-1], strict=True)))
+    return Peaks(gflops, both[-1], tuple(zip(sizes, caches[:-1], strict=True)))
 
 
-def _model(
-    type: str, params: dict[str, Any], attributes: dict[str, Attribute], count: int = 1
-) -> Model:
-    """Return a model of one operator, or of a chain of them without fusion."""
+def _traffic(length: int, count: int, reads: bool) -> Callable[[], float]:
+    """Return a trial of a model with `count` operators; it returns the bytes they touch.
+
+    Each adds 1 to the result of the one before: `length` numbers read, as many written.  If it
+    only `reads`, each sums the rows of the input, of twice as many numbers.  Several operators in
+    a call, or the call from Python would take longer than one of them.
+    """
+    if reads:
+        model = _model("torch.sum", {"dim": (1,), "keepdim": False}, count, is_chain=False)
+        shape: tuple[int, ...] = (2 * length // COLUMNS, COLUMNS)
+    else:
+        model = _model("pnnx.Expression", {"expr": "add(@0,1.0)"}, count, is_chain=True)
+        shape = (length,)
+    x = np.ones(shape, np.float32)
+    results = model(x)
+
+    def trial() -> float:
+        model(x, out=results)
+        return 8.0 * length * count
+
+    return trial
+
+
+def _model(type: str, params: dict[str, Any], count: int, is_chain: bool) -> Model:
+    """Return a model of equal operators without fusion: a chain, or side by side."""
     graph = Graph()
     graph.add_operand("0", None, "f32")
     graph.add_operator("pnnx.Input", "in", outputs=["0"])
     for number in range(count):
-        inputs, outputs = [str(number)], [str(number + 1)]
-        graph.add_operator(
-            type, f"op_{number}", inputs, outputs, params=params, attributes=attributes
-        )
-    graph.add_operator("pnnx.Output", "out", [str(count)])
+        inputs, outputs = [str(number if is_chain else 0)], [str(number + 1)]
+        graph.add_operator(type, f"op_{number}", inputs, outputs, params=params)
+    first = count if is_chain else 1
+    for number in range(first, count + 1):
+        graph.add_operator("pnnx.Output", f"out_{number}", [str(number)])
     return Model(graph, optimize=False)
 
 
@@ -167,7 +186,7 @@ def by_operator(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     -------
     list of dict
         In order of their first steps: `name`, `type`, `kernels` (a list of kinds), `algorithm` (of
-        a convolution, or None), `seconds`, `share`, `gflops`, `gbytes`.
+        a convolution, or None), `saved_flops`, `seconds`, `share`, `gflops`, `gbytes`.
     """
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -178,6 +197,7 @@ def by_operator(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "type": steps[0]["type"],
             "kernels": [step["kind"] for step in steps],
             "algorithm": next(filter(None, (step.get("algorithm") for step in steps)), None),
+            "saved_flops": sum(step.get("saved_flops", 0.0) for step in steps),
             **_summed(steps),
         }
         for name, steps in groups.items()

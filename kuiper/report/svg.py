@@ -10,9 +10,19 @@ from typing import Any
 from kuiper.ir import Graph, Operator
 from kuiper.ir.view import BufferKind
 from kuiper.planning.plan import Plan
-from kuiper.report.layout import BOLD, CHARACTER, Edge, arrange_graph, heading
+from kuiper.report.layout import (
+    BOLD,
+    CHARACTER,
+    SMALL,
+    Edge,
+    arrange_graph,
+    heading,
+    shapes_text,
+)
 
 __all__ = ["memory_svg", "svg", "timeline_svg", "type_colour"]
+
+LABELLED = 48  # pixels of a step in the timeline that has room for (the ends of) its name
 
 # Distinct colours for frequent types; the others derive one from their name.
 _COLOURS = {
@@ -61,8 +71,10 @@ def svg(
     ]
     if style:
         parts.append(
-            "<style>text{font:11px sans-serif;text-anchor:middle}.type{font-weight:bold}"
-            "path{fill:none;stroke:#999}rect{stroke:#555}</style>"
+            "<style>.graph text{font:11px sans-serif;text-anchor:middle}"
+            ".graph .type{font-weight:bold}.graph path{fill:none;stroke:#999}"
+            ".graph rect{stroke:#555}.graph .shape{font-size:10px;fill:#555;stroke:#fff;"
+            "stroke-width:3px;paint-order:stroke}</style>"
         )
     parts.append('<g class="edges">')
     for edge in layout.edges:
@@ -72,6 +84,13 @@ def svg(
             f'<path d="{_curve(edge)}" data-from="{escape(edge.source)}"{to} '
             f'data-branch="{edge.branch}"/>'
         )
+    parts.append('</g><g class="shapes">')
+    for op in graph:
+        node = layout.nodes[op.name]
+        if text := shapes_text(op):
+            top = node.y + node.height / 2 + 18
+            label = escape(_cut(text, node.width + 12, SMALL))
+            parts.append(f'<text class="shape" x="{node.x:.1f}" y="{top:.1f}">{label}</text>')
     parts.append('</g><g class="ops">')
     for op in graph:
         node = layout.nodes[op.name]
@@ -120,7 +139,7 @@ def _curve(edge: Edge) -> str:
 # -- time and memory -----------------------------------------------------------------------
 
 
-def timeline_svg(rows: Sequence[Mapping[str, Any]], width: int = 1200) -> str:
+def timeline_svg(rows: Sequence[Mapping[str, Any]], width: int = 1200, style: bool = False) -> str:
     """Draw the steps of a profile on a time axis, with a lane for each kind of kernel.
 
     Parameters
@@ -129,11 +148,14 @@ def timeline_svg(rows: Sequence[Mapping[str, Any]], width: int = 1200) -> str:
         See :attr:`kuiper.Profile.rows`.
     width : int, default=1200
         Pixels.
+    style : bool, default=False
+        Embed fonts and strokes; a page has them in its style sheet.
 
     Returns
     -------
     str
-        An SVG document.  It has one time axis, since all threads share each step.
+        An SVG document.  It has one time axis, since all threads share each step; wide steps have
+        their operator's name.
     """
     total = sum(row["seconds"] for row in rows) or 1.0
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
@@ -142,6 +164,13 @@ def timeline_svg(rows: Sequence[Mapping[str, Any]], width: int = 1200) -> str:
     scale = (width - label - right) / total
     height = head + lane * len(kinds) + 10
     parts = [_open("timeline", width, height)]
+    if style:
+        parts.append(
+            "<style>.timeline text{font:11px sans-serif;text-anchor:middle}.timeline .lane{"
+            "text-anchor:end}.timeline .grid{stroke:#ddd}.timeline .step{stroke:#556;"
+            "stroke-width:.4}</style>"
+        )
+    parts.append(f'<text class="lane" x="{label - 8}" y="16">kernel, time:</text>')
     for tick in ticks(total * 1e3):
         x = label + tick / 1e3 * scale
         parts.append(f'<path class="grid" d="M{x:.1f},{head}V{height - 10}"/>')
@@ -159,6 +188,12 @@ def timeline_svg(rows: Sequence[Mapping[str, Any]], width: int = 1200) -> str:
             f'y="{y}" width="{extent:.2f}" height="{lane - 6}" fill="{type_colour(row["kind"])}">'
             f"<title>{escape(title)}</title></rect>"
         )
+        if extent >= LABELLED:
+            middle = label + start * scale + extent / 2
+            parts.append(
+                f'<text class="name" x="{middle:.1f}" y="{y + lane / 2 + 1:.1f}">'
+                f"{escape(_cut(row['name'], extent, CHARACTER))}</text>"
+            )
         start += row["seconds"]
     parts.append("</svg>")
     return "\n".join(parts)

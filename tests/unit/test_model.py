@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import sys
@@ -523,6 +524,30 @@ def test_profile():
     assert conv["gflops"] * conv["seconds"] * 1e9 == pytest.approx(flops)
 
 
+def test_a_profile_as_a_trace(tmp_path):
+    model = model_of(CONVOLUTIONS)
+    profile = model.profile(values(1, 3, 16, 16), runs=1)
+    profile.save_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    steps = [event for event in events if event["ph"] == "X"]
+    assert [step["name"] for step in steps] == [row["name"] for row in profile.rows]
+    ends = [step["ts"] + step["dur"] for step in steps]
+    assert ends[:-1] == pytest.approx([step["ts"] for step in steps[1:]])
+    assert ends[-1] == pytest.approx(profile.total * 1e6)
+    assert repr(profile).startswith("<kuiper.Profile: ")
+    plan = model.plan((1, 3, 16, 16))
+    assert f"(1, 3, 16, 16) -> {plan.outputs[0].shape}, {len(plan.steps)} steps" in repr(plan)
+
+
+def test_completion_offers_public_names_alone():
+    model = model_of(CONVOLUTIONS)
+    for names in (dir(kuiper), dir(model)):
+        assert "_" not in {name[0] for name in names if not name.startswith("__")}
+    assert {"load", "from_torch", "expression"} <= set(dir(kuiper))
+    assert not {"annotations", "TYPE_CHECKING", "lazy_names", "loading"} & set(dir(kuiper))
+    assert {"profile", "inputs", "graph"} <= set(dir(model))
+
+
 def test_a_profile_says_which_algorithm_was_chosen_and_why():
     model = model_of(CONVOLUTIONS)
     profile = model.profile(values(1, 3, 16, 16), runs=1)
@@ -549,6 +574,8 @@ def test_a_profile_prints_as_a_table():
 
 def test_show_config():
     config = kuiper.show_config()
+    assert f"version        {kuiper.__version__}\n" in str(config)
+    assert json.loads(json.dumps(config)) == config
     assert config["version"] == kuiper.__version__
     assert config["isa"] in config["isa_available"]
     assert re.fullmatch(r"\d+x\d+", config["tile"])

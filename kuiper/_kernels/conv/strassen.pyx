@@ -43,7 +43,7 @@ from kuiper._runtime.thread_pool cimport parallel_for
 from kuiper._kernels.conv.window cimport Window, phase_t, point_rows, window_t
 
 from kuiper._runtime.pages import aligned_empty
-from kuiper._kernels.micro.packing import parts
+from kuiper._kernels.micro.packing import n_panels, parts
 from kuiper.ir.view import padded_row
 
 cdef extern from "_runtime/populate.h" nogil:
@@ -299,6 +299,14 @@ cdef class StrassenStep(Step):
         self.params = &self.p
         self.kind = "strassen"
         self.max_shards = max(y.shape[0] * self.p.quads * n_pairs(&self.p), 1)
+        # Seven products instead of eight for pairs of panels, the four sums of quarters of rows,
+        # and seven of quarters of the products.
+        terms, paired = float(taps * x.shape[1]), float(self.p.out_channels)
+        if n_panels(self.p.out_channels) % 2:
+            paired = (n_panels(self.p.out_channels) - 1) * active().nr
+        rows = float(y.shape[0] * y.shape[2] * y.shape[3])
+        self.flops = 2 * rows * terms * (self.p.out_channels - paired / 8)
+        self.flops += rows * terms + 7 * rows * paired / 4
 
 
 cdef inline Py_ssize_t n_pairs(const strassen_t* p) noexcept nogil:

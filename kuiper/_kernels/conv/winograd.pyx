@@ -82,6 +82,10 @@ cdef enum:
 
 MAX_FILTER_DEPTH = MAX_DEPTH
 
+# By (tile, stride): operations per channel of a tile in the transforms of the input and of the
+# output, bias and clamp included.
+TRANSFORM_FLOPS = {(4, 1): (288, 208), (2, 1): (32, 36), (4, 2): (360, 295)}
+
 Planes = namedtuple(
     "Planes", "inputs outputs kernel stride dilation front", defaults=(1, 1, 1, 1, 1, 0)
 )
@@ -261,6 +265,27 @@ cdef class _Winograd(Step):
         )
         self.params = &self.p
 
+    cdef tuple _work(self):
+        """Return the operations of the three stages, and the bytes of x, v, weights, m and y."""
+        cdef double points = self.p.points * self.p.points
+        cdef double frequencies = self.p.patch * self.p.patch
+        cdef double tiles = self.p.n * self.p.tiles_h * self.p.tiles_w, products = 0
+        cdef double inputs = self.p.in_d * self.p.in_channels
+        cdef double outputs = self.p.out_d * self.p.out_channels
+        cdef double depth = self.p.kernel_d * self.p.in_channels, columns
+        cdef Py_ssize_t f
+        columns = n_panels(self.p.out_channels) * self.p.kernels.nr
+        for f in range(self.p.patch * self.p.patch):
+            products += max(self.p.last[f] - self.p.first[f], 0)
+        forth, back = TRANSFORM_FLOPS[self.p.tile, self.p.stride]
+        flops = (forth * tiles * inputs, 2 * products * outputs * depth, back * tiles * outputs)
+        n_bytes = (
+            4 * inputs * self.p.n * self.p.in_h * self.p.in_w, 4 * frequencies * tiles * inputs,
+            4 * points * (1 + depth) * columns, 4 * frequencies * tiles * outputs,
+            4 * outputs * self.p.n * self.p.out_h * self.p.out_w,
+        )
+        return flops, n_bytes
+
 
 cdef class WinogradStep(_Winograd):
     """3x3 convolution, blocked.
@@ -306,6 +331,9 @@ cdef class WinogradStep(_Winograd):
         self.kind = "conv_winograd"
         stacks = self.p.n * self.p.tiles_h * self.p.tiles_w
         self.max_shards = max(ceil_div(stacks, block), 1)
+        flops, n_bytes = self._work()
+        self.flops = sum(flops)
+        self.bytes = n_bytes[0] + n_bytes[2] + n_bytes[4]  # v and m stay in the L2 cache
 
 
 cdef class WinogradStageStep(_Winograd):
@@ -340,6 +368,9 @@ cdef class WinogradStageStep(_Winograd):
         weights = self.p.points * self.p.points
         tiles = self.p.block * (self.p.in_d if stage == 0 else self.p.out_d)
         self.max_shards = max(weights * panels if stage == 1 else tiles, 1)
+        flops, n_bytes = self._work()
+        self.flops = flops[stage]
+        self.bytes = sum((n_bytes[:2], n_bytes[1:4], n_bytes[3:])[stage])
 
 
 cdef struct tile_position_t:

@@ -25,6 +25,7 @@ include "activations.pxi"
 include "elementwise.pxi"
 include "typed.pxi"
 include "grid.pxi"
+include "ceiling.pxi"
 
 cdef kernels_t kernels
 
@@ -44,6 +45,7 @@ cdef void fill_table() noexcept:
     fill_elementwise(&kernels)
     fill_typed(&kernels)
     fill_grid(&kernels)
+    fill_ceiling(&kernels)
 
 
 fill_table()

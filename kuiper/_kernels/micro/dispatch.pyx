@@ -10,6 +10,7 @@ from importlib import import_module
 from cpython.pycapsule cimport PyCapsule_GetPointer
 
 from kuiper._kernels.micro.table cimport kernels_t
+from kuiper._runtime.thread_pool cimport parallel_for
 
 from kuiper.errors import KuiperError
 
@@ -90,6 +91,38 @@ def tile():
 def lanes():
     """Return the number of floats in a vector of the active variant."""
     return _active.lanes
+
+
+cdef struct multiply_adds_t:
+    const kernels_t* kernels
+    Py_ssize_t rounds
+    double flops                 # of one thread
+
+
+cdef void multiply_adds_of_a_thread(void* job, Py_ssize_t item, Py_ssize_t rank) noexcept nogil:
+    cdef multiply_adds_t* given = <multiply_adds_t*> job
+    cdef float sink = 0
+    given.flops = given.kernels.f32_multiply_adds(given.rounds, &sink)
+
+
+def multiply_adds(Py_ssize_t rounds, int n_threads):
+    """Do multiply-adds in the registers of all threads at once: the ceiling of arithmetic.
+
+    Parameters
+    ----------
+    rounds : int
+        Each takes about 10 cycles.
+    n_threads : int
+
+    Returns
+    -------
+    float
+        The number of operations of all threads; a multiply-add counts as 2.
+    """
+    cdef multiply_adds_t job = multiply_adds_t(_active, rounds, 0.0)
+    with nogil:
+        parallel_for(multiply_adds_of_a_thread, &job, n_threads, n_threads)
+    return job.flops * n_threads
 
 
 select(os.environ.get("KUIPER_ISA") or available()[-1])

@@ -383,6 +383,11 @@ ctypedef void (*typed_apply_fn)(
     int function, int type, Py_ssize_t n, const void* a, const void* b, void* y
 ) noexcept nogil
 
+# Multiply-adds in registers, in as many independent sums as keep the units of a core busy; returns
+# the number of operations.  sink: any number in, a sum out, which keeps the compiler from
+# skipping the work.
+ctypedef double (*multiply_adds_fn)(Py_ssize_t rounds, float* sink) noexcept nogil
+
 
 cdef enum:
     MAX_TILE = 4
@@ -439,6 +444,8 @@ ctypedef struct kernels_t:
     # elements of any type
     typed_convert_fn typed_convert
     typed_apply_fn typed_apply
+    # the ceiling of arithmetic
+    multiply_adds_fn f32_multiply_adds
 
 
 cdef inline dwrow_fn row_kernel(

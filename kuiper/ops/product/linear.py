@@ -10,7 +10,7 @@ import numpy as np
 
 from kuiper._kernels.linear import linear
 from kuiper._kernels.micro import packing
-from kuiper._kernels.micro.packed import FLOAT_BYTES, PackedMatrix
+from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper.errors import ShapeError
 from kuiper.ir.view import Layout, TensorSpec, TensorView, shares_cache_sets
 from kuiper.ops.core.axes import require_float32
@@ -90,8 +90,7 @@ class Linear(Record[T]):
                 b, _as_images(x, images), _as_images(rows, images),
                 _Columns(self.weight), lambda: _bias(self), [(0, 0)], (1, 1), epilogue,
             )  # fmt: skip
-            step.flops = 2.0 * rows.size * x.shape[1]
-            step.bytes = float(x.n_bytes + self.weight.size * FLOAT_BYTES + rows.n_bytes)
+            step.saved_flops = 2.0 * rows.size * x.shape[1] - step.flops
             b.step(step)
         else:
             is_large = x.shape[0] >= MIN_ROWS and rows.shape[1] >= MIN_COLUMNS

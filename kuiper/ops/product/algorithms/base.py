@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kuiper._kernels.conv import window as conv_window
@@ -61,9 +62,18 @@ class Convolution:
 
     def count(self, step: Any) -> Any:
         """Set a step's operation and byte counts to those of this convolution; return the step."""
-        step.flops = 2.0 * self.y.size * self.filters.n_terms
+        step.flops = self.flops
         step.bytes = float(self.x.n_bytes + self.y.n_bytes + self.filters.n_bytes)
         return step
+
+    @property
+    def flops(self) -> float:
+        """Operations of the definition."""
+        return 2.0 * self.y.size * self.filters.n_terms
+
+    def count_saved(self, steps: Sequence[Any]) -> None:
+        """Credit the last of steps that count what they do with the operations that all save."""
+        steps[-1].saved_flops = self.flops - sum(step.flops for step in steps)
 
 
 class Choice:
@@ -113,7 +123,7 @@ class ConvAlgorithm:
         raise NotImplementedError
 
     def bind(self, b: Binder) -> list[Any]:
-        """Return the steps; the last one counts the work.  Add the steps that copy the input."""
+        """Return the steps, which count their work.  Add the steps that copy the input."""
         raise NotImplementedError
 
 

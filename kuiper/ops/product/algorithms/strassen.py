@@ -74,7 +74,8 @@ class Strassen(ConvAlgorithm):
             b, b.channels_last(c.x), c.y, ByTap(c.filters), c.filters.bias, c.geometry.taps(),
             c.geometry.stride, c.epilogue,
         )  # fmt: skip
-        return [c.count(step)]
+        c.count_saved([step])
+        return [step]
 
 
 def strassen_refusal(rows: int, taps: int, channels: int, columns: int) -> str:
@@ -134,4 +135,6 @@ def strassen_step(
     scratch = b.scratch(
         strassen.strassen_scratch_bytes(y.shape[2] * y.shape[3], len(taps), x.shape[1], y.shape[1])
     )
-    return strassen.StrassenStep(x, packed, y, window, scratch, epilogue)
+    step = strassen.StrassenStep(x, packed, y, window, scratch, epilogue)
+    step.bytes = float(x.n_bytes + packed.n_bytes + y.n_bytes)
+    return step

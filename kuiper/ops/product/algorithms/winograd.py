@@ -103,15 +103,16 @@ class Winograd(ConvAlgorithm):
             x, y, filters = planes_of(c.x), planes_of(c.y), c.filters.by_plane()
             images = Convolution(x, y, filters, geometry.last(2), 1, c.epilogue)
             steps = self._bind_group(b, images, planes)
-            c.count(steps[-1])
+            c.count_saved(steps)
             return steps
         x = b.channels_last(c.x)  # one copy for all groups
         c = Convolution(x, c.y, c.filters, c.geometry, c.groups, c.epilogue)
         groups = [c] if c.groups == 1 else [c.narrow(1, i, 1) for i in range(c.groups)]
         steps = []
         for number, group in enumerate(groups):
-            steps += self._bind_group(b, group, group=number)
-            group.count(steps[-1])
+            some = self._bind_group(b, group, group=number)
+            group.count_saved(some)
+            steps += some
         return steps
 
     def pack_group(self, b: Binder, c: Convolution, group: int, blocks: int) -> Any:
