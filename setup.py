@@ -17,17 +17,25 @@ KUIPER_NO_OPENMP=1
 
 from __future__ import annotations
 
+import filecmp
+import hashlib
+import logging
 import os
 import runpy
+import shutil
 import sys
+import sysconfig
 import tempfile
+import threading
+import time
 from pathlib import Path
 
+import Cython
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools._distutils import ccompiler
-from setuptools._distutils.errors import CompileError, LinkError
 from setuptools._distutils.sysconfig import customize_compiler
+from setuptools.command.build_ext import build_ext
 
 DEBUG = os.environ.get("KUIPER_DEBUG_BUILD") == "1"
 MSVC = sys.platform == "win32"
@@ -37,6 +45,26 @@ CHOSEN_ISAS = os.environ.get("KUIPER_ISAS", "")
 
 # Where code goes that is made from kuiper/expression/functions.py.
 GENERATED = Path("build/generated")
+
+# Compiled modules that later builds with the same settings take, see Build.
+COMPILED = Path("build/compiled")
+
+# Commands that read the sources and compile nothing: they need no compiler.
+READING = {"egg_info", "dist_info", "sdist", "clean"}
+
+NO_COMPILER = """
+kuiper is compiled from source here, and {found}. Install a C compiler and
+Python's headers, then repeat the command:
+
+  Debian, Ubuntu   apt-get install gcc libc6-dev python3-dev
+  Fedora, RHEL     dnf install gcc python3-devel
+  Alpine           apk add gcc musl-dev python3-dev
+  macOS            xcode-select --install
+  Windows          winget install Microsoft.VisualStudio.2022.BuildTools, with the workload
+                   "Desktop development with C++"
+
+If a compiler is installed, let the environment variable CC name it, as in CC=gcc-12.
+"""
 
 DIRECTIVES = {
     "language_level": 3,
@@ -82,6 +110,15 @@ MICRO_HEADERS = (
 ALWAYS_INLINE = ("CYTHON_INLINE", "__inline__ __attribute__((__always_inline__, __unused__))")
 
 
+def _is_failure(error: Exception) -> bool:
+    """Tell whether an error is that of a compiler or linker that failed.
+
+    Its class exists twice, as ``distutils`` and as ``setuptools._distutils``; which of them is
+    raised depends on who imported setuptools.
+    """
+    return type(error).__name__ in ("CompileError", "LinkError")
+
+
 def compiles(flags: list[str], source: str) -> bool:
     """Tell whether the compiler builds `source` with `flags`."""
     compiler = ccompiler.new_compiler()
@@ -92,9 +129,28 @@ def compiles(flags: list[str], source: str) -> bool:
         try:
             objects = compiler.compile([str(path)], output_dir=folder, extra_postargs=flags)
             compiler.link_executable(objects, str(Path(folder, "probe")), extra_postargs=flags)
-        except (CompileError, LinkError):
+        except Exception as error:
+            if not _is_failure(error):
+                raise
             return False
     return True
+
+
+def check_compiler() -> None:
+    """End the build with what to install if there is no C compiler, or none of Python's headers."""
+    compiler = ccompiler.new_compiler()
+    customize_compiler(compiler)
+    command = " ".join(getattr(compiler, "compiler_so", None) or ["cl.exe"])
+    folders = {sysconfig.get_path(name) for name in ("include", "platinclude")}
+    # What Debian and Fedora package apart from Python.
+    headers = [Path(folder, "Python.h") for folder in folders if folder]
+    if not compiles([], "#include <stdio.h>\nint main(void) { return 0; }\n"):
+        found = f"the C compiler cannot build a program of one line:\n`{command}`"
+    elif not any(header.exists() for header in headers):
+        found = f"Python's header {headers[0]} is missing"
+    else:
+        return
+    raise SystemExit(NO_COMPILER.format(found=found))
 
 
 def preprocessed(source: str) -> str:
@@ -106,7 +162,9 @@ def preprocessed(source: str) -> str:
         path.write_text(source)
         try:
             compiler.preprocess(str(path), str(result))
-        except CompileError:  # as on macOS
+        except Exception as error:  # as on macOS
+            if not _is_failure(error):
+                raise
             return ""
         return result.read_text()
 
@@ -222,10 +280,16 @@ def extensions() -> list[Extension]:
     optimise = (
         ["/O2"]
         if MSVC
-        else ["-O3", "-fno-math-errno", "-fno-trapping-math", "-Wno-unused-function"]
+        else [
+            "-O3",
+            "-fno-math-errno",
+            "-fno-trapping-math",
+            "-Wno-unused-function",
+            "-Wno-tautological-compare",
+        ]
     )
     if DEBUG and not MSVC:
-        optimise = ["-O1", "-g", "-Wno-unused-function"]
+        optimise = ["-O1", "-g", "-Wno-unused-function", "-Wno-tautological-compare"]
     if not (DEBUG or SANITIZE or MSVC):
         # No C++ exception passes through these modules; the tables are 3 % of the wheel.
         optimise += ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
@@ -242,7 +306,7 @@ def extensions() -> list[Extension]:
         # -Og and -g1, since -O1 -g takes gcc twice as long here; reports have lines and functions.
         optimise = [
             "-Og", "-g1", "-fno-wrapv", "-fno-omit-frame-pointer", "-Wno-unused-function",
-            *link_all,
+            "-Wno-tautological-compare", *link_all,
         ]  # fmt: skip
     kernels = Path("kuiper/_kernels")
     headers = [str(p) for p in sorted(Path("kuiper").rglob("*.h")) if p.name not in MICRO_HEADERS]
@@ -298,20 +362,86 @@ def extensions() -> list[Extension]:
     return modules
 
 
+class Build(build_ext):
+    """Shows how far it is, and compiles no module again whose sources and settings are the same.
+
+    pip builds an editable installation in a new folder each time, and timestamps do not know the
+    compiler and its flags.  So compiled modules are kept in a folder for each combination of these,
+    with a digest of the sources.
+    """
+
+    def build_extensions(self) -> None:
+        """Compile all modules, or take those that were kept."""
+        self._lock, self._count, self._start = threading.Lock(), 0, time.monotonic()
+        version = preprocessed("__VERSION__\n").splitlines()[-1:]  # without the name of the file
+        self._settings = [sys.version, Cython.__version__, *version]
+        for key, value in sorted(vars(self.compiler).items()):
+            if key in ("compiler_so", "linker_so", "cc", "linker", "libraries", "library_dirs"):
+                self._settings.append(f"{key}={value}")
+        log = logging.getLogger()
+        level = log.level
+        if self.verbose == 1:  # the command lines, at INFO, are longer than the progress
+            log.setLevel(logging.WARNING)
+        try:
+            super().build_extensions()
+        finally:
+            log.setLevel(level)
+
+    def build_extension(self, extension: Extension) -> None:
+        """Compile a module, or take the one that was kept."""
+        target = Path(self.get_ext_fullpath(extension.name))
+        settings, sources = self._digests(extension)
+        kept = COMPILED / settings / f"{extension.name}{target.suffix}"
+        note = kept.with_name(f"{extension.name}.sha256")
+        reused = kept.exists() and note.exists() and note.read_text() == sources
+        if not reused:
+            target.unlink(missing_ok=True)  # otherwise timestamps would decide
+            super().build_extension(extension)
+            note.unlink(missing_ok=True)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(target, kept)
+            note.write_text(sources)
+        elif not (target.exists() and filecmp.cmp(kept, target, shallow=False)):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(kept, target)
+        with self._lock:
+            self._count += 1
+            if self.verbose:
+                print(
+                    f"[{self._count:3d}/{len(self.extensions)}] "
+                    f"{time.monotonic() - self._start:4.0f} s  {extension.name}"
+                    f"{' (compiled before)' if reused else ''}",
+                    flush=True,
+                )
+
+    def _digests(self, extension: Extension) -> tuple[str, str]:
+        """Return digests of the settings and of the sources that a module is compiled with."""
+        flags = [extension.extra_compile_args, extension.extra_link_args, extension.define_macros]
+        settings = hashlib.sha256(repr([*self._settings, self.debug, flags]).encode())
+        sources = hashlib.sha256()
+        for path in sorted({*extension.sources, *extension.depends}):
+            sources.update(Path(path).read_bytes())
+        return settings.hexdigest()[:16], sources.hexdigest()
+
+
 # Where processes are spawned or come from a server (macOS, Windows, Python 3.14), those that Cython
 # starts import this file.
 if __name__ == "__main__":
-    generate_functions(GENERATED)
-    setup(
-        ext_modules=cythonize(
+    jobs = int(os.environ.get("KUIPER_BUILD_JOBS", os.cpu_count() or 1))
+    modules = []
+    if not READING.intersection(sys.argv):
+        check_compiler()
+        generate_functions(GENERATED)
+        modules = cythonize(
             extensions(),
             include_path=[str(GENERATED)],
             compiler_directives=DIRECTIVES,
             shared_utility_qualified_name="kuiper._cyutility",
-            nthreads=int(os.environ.get("KUIPER_BUILD_JOBS", os.cpu_count() or 1)),
+            nthreads=jobs,
             build_dir="build/cython",
-        ),
-        options={
-            "build_ext": {"parallel": int(os.environ.get("KUIPER_BUILD_JOBS", os.cpu_count() or 1))}
-        },
+        )
+    setup(
+        ext_modules=modules,
+        cmdclass={"build_ext": Build},
+        options={"build_ext": {"parallel": jobs}},
     )

@@ -1,6 +1,6 @@
 """Check the contents of an sdist and a wheel: all required files and no others.
 
-python .ci/check_dist.py kuiper-0.1.0.tar.gz kuiper-0.1.0-cp311-cp311-linux_x86_64.whl
+python .ci/check_dist.py kuiper_runtime-0.1.0.tar.gz kuiper_runtime-0.1.0-*.whl
 """
 
 import re
@@ -13,7 +13,7 @@ WHEEL_LIMIT_BYTES = 3_000_000
 WHEEL_FILES = re.compile(
     r"kuiper/([a-z_0-9]+/)*([A-Za-z_0-9]+\.pyi?|py\.typed|[A-Za-z_0-9.-]+\.(so|pyd))"
     r"|kuiper/report/page\.(css|js)"
-    r"|kuiper-[^/]+\.dist-info/"
+    r"|kuiper_runtime-[^/]+\.dist-info/"
     r"(METADATA|WHEEL|RECORD|top_level\.txt|entry_points\.txt|licenses/(LICENSE|NOTICE))"
 )
 WHEEL_NEEDS = (

@@ -23,8 +23,8 @@ def check_origin() -> None:
     """Fail if kuiper was not imported from this environment, or has imported other packages."""
     where = Path(kuiper.__file__).resolve()
     assert where.is_relative_to(Path(sys.prefix).resolve()), f"imported from {where}"
-    assert importlib.metadata.version("kuiper") == kuiper.__version__
-    requires = importlib.metadata.requires("kuiper") or []
+    assert importlib.metadata.version("kuiper-runtime") == kuiper.__version__
+    requires = importlib.metadata.requires("kuiper-runtime") or []
     assert [r for r in requires if "extra ==" not in r] == ["numpy>=1.24"], requires
     print(kuiper.show_config())
 

@@ -58,8 +58,9 @@ def main() -> None:
     """Print ``{"alone": bytes, "with_requirements": bytes}``."""
     name = sys.argv[1]
     try:
-        alone = distribution_bytes(name)
-        everything = sum(distribution_bytes(each) for each in required(name))
+        distribution = "kuiper-runtime" if name == "kuiper" else name
+        alone = distribution_bytes(distribution)
+        everything = sum(distribution_bytes(each) for each in required(distribution))
     except importlib.metadata.PackageNotFoundError:
         alone = everything = package_folder_bytes(name)
     print(json.dumps({"alone": alone, "with_requirements": everything}))

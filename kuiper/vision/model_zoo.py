@@ -3,7 +3,7 @@
 The bundled models are searched for in
 
 1. the folder that the environment variable ``KUIPER_MODELS`` names;
-2. the data package ``kuiper-models`` (built from ``examples/models`` of the repository);
+2. the data package ``kuiper-runtime-models`` (built from ``examples/models`` of the repository);
 3. ``examples/models`` beside the package, in a clone.
 """
 

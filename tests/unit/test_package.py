@@ -228,7 +228,7 @@ def test_compiled_modules_that_users_may_import_have_stubs():
 def test_all_versions_are_equal():
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|a\d+|b\d+|rc\d+)?", kuiper.__version__)
     try:
-        installed = importlib.metadata.version("kuiper")
+        installed = importlib.metadata.version("kuiper-runtime")
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("kuiper is built in place, not installed")
     assert installed == kuiper.__version__
