@@ -44,9 +44,9 @@ def load(
         ``.bin``.
     check_crc : bool, default=False
         Compare the checksum of every weight with that of the archive.  This reads the archive once
-        more, in about 0.4 ms per MB: 18 ms for ResNet-18.  By default damaged weights give wrong results
-        silently, as the weights of a large archive are read from the open file only when they are
-        packed, those of the largest filters during the first runs.
+        more, in about 0.4 ms per MB: 18 ms for ResNet-18.  By default damaged weights give wrong
+        results silently, as the weights of a large archive are read from the open file only when
+        they are packed, those of the largest filters during the first runs.
     optimize : bool, default=True
         Whether passes may simplify and fuse operators; without them they run one by one, as in the
         file.

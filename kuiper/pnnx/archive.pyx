@@ -380,8 +380,8 @@ cdef class Archive:
     def check_crc(self) -> None:
         """Compare the CRC-32 of every entry with its data.
 
-        A large file is read in parts, which are not kept: this takes no memory, and about 0.4 ms per MB
-        where the file is in the page cache.
+        A large file is read in parts, which are not kept: this takes no memory, and about 0.4 ms
+        per MB where the file is in the page cache.
 
         Raises
         ------
