@@ -136,6 +136,11 @@ class Operator:
         self.template: Any = None
         self.location: str | None = None
 
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """Return what copies and pickles hold: all but the template, which compares by identity."""
+        state = {slot: getattr(self, slot) for slot in self.__slots__}
+        return None, state | {"template": None}
+
     @property
     def inputs(self) -> tuple[Operand, ...]:
         """The operands that it reads, by slot."""
