@@ -23,7 +23,19 @@ MAX_BYTES = 1 << 16
 def eliminate_common(graph: Graph, specs: dict[Operand, Any]) -> None:
     """Replace the outputs of a repeated operator by those of the first."""
     first: dict[tuple[Any, ...], Operator] = {}
+    # Most operators differ in type or inputs; the parameters and the bytes of the weights, which
+    # may have to be read from the file, are compared for the others alone.
+    alike: dict[tuple[Any, ...], Operator | None] = {}
     for op in graph.topological_order():
+        inputs = (op.type, op.input_keys, *op._inputs)
+        if inputs not in alike:
+            alike[inputs] = op
+            continue
+        earliest = alike[inputs]
+        if earliest is not None:
+            alike[inputs] = None
+            if (key := _key(earliest)) is not None:
+                first[key] = earliest
         key = _key(op)
         if key is None:
             continue
