@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from kuiper.vision.images import (
         PRESETS,
         Preprocessing,
+        as_image,
         find_pictures,
         is_video,
         load_image,
@@ -64,6 +65,7 @@ __all__ = [
     "Segmenter",
     "VideoReader",
     "VideoWriter",
+    "as_image",
     "best_guesses",
     "class_colour",
     "cut_out",
@@ -92,8 +94,8 @@ _HOMES = {
     "detection": ("Detection", "Detector", "Letterbox", "letterbox", "non_maximum_suppression"),
     "drawing": ("class_colour", "draw_detections"),
     "images": (
-        "PRESETS", "Preprocessing", "find_pictures", "is_video", "load_image", "preprocess",
-        "resize_antialiased", "save_image",
+        "PRESETS", "Preprocessing", "as_image", "find_pictures", "is_video", "load_image",
+        "preprocess", "resize_antialiased", "save_image",
     ),
     "model_zoo": ("find_labels", "find_model", "models_folder"),
     "segmentation": ("Segmenter", "cut_out", "overlay"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import kuiper
 from kuiper.vision._opencv import cv2
-from kuiper.vision.images import PRESETS, Preprocessing, input_size, preprocess
+from kuiper.vision.images import PRESETS, Preprocessing, as_images, input_size, preprocess
 from kuiper.vision.model_zoo import find_labels, load_network
 
 __all__ = ["Classifier", "Guess", "best_guesses", "draw_guesses", "load_labels", "probabilities"]
@@ -202,23 +203,33 @@ class Classifier:
             self._labels = load_labels(self._labels_file, scores.shape[1])
         return [best_guesses(row, self._labels, count) for row in probabilities(scores)]
 
-    def __call__(self, images: Sequence[np.ndarray], count: int = 5) -> list[list[Guess]]:
+    def __call__(self, images: Any, count: int = 5, *, channels: str = "bgr") -> Any:
         """Classify pictures.
 
         Parameters
         ----------
-        images : sequence of numpy.ndarray of uint8, shape (height, width, 3)
-            Blue first; their sizes may differ.
+        images : path, PIL.Image.Image, numpy.ndarray of uint8, or an iterable of these
+            One picture or many, of any sizes; see :func:`as_image`.
         count : int, default=5
             Number of guesses per picture.
+        channels : str, default="bgr"
+            The order of the channels of arrays, ``"bgr"`` or ``"rgb"``.
 
         Returns
         -------
         list of list of Guess
-            The most probable classes of each picture, the best first.
+            The most probable classes of each picture, the best first; a list of Guess for one
+            picture that is not in a list.
+
+        Raises
+        ------
+        InputError
+            If there is no picture, or one is none.
         """
-        x = np.stack([self.preprocess(image) for image in images])
-        return self.guesses(self.scores(x), count)
+        pictures, single = as_images(images, channels)
+        x = np.stack([self.preprocess(image) for image in pictures])
+        found = self.guesses(self.scores(x), count)
+        return found[0] if single else found
 
 
 def draw_guesses(image: np.ndarray, guesses: Sequence[Guess]) -> np.ndarray:

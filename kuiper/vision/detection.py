@@ -29,7 +29,7 @@ import numpy as np
 import kuiper
 from kuiper.vision._opencv import cv2
 from kuiper.vision.classification import load_labels, softmax
-from kuiper.vision.images import Preprocessing, input_size, normalised
+from kuiper.vision.images import Preprocessing, as_image, as_images, input_size, normalised
 from kuiper.vision.model_zoo import load_network
 
 __all__ = [
@@ -375,7 +375,7 @@ class Detector:
         Letterbox
             The position of the picture in it.
         """
-        canvas, where = letterbox(image, self.size, self._grey)
+        canvas, where = letterbox(as_image(image), self.size, self._grey)
         return normalised(canvas, self.how), where
 
     def detect(self, x: np.ndarray, boxes: Sequence[Letterbox]) -> list[list[Detection]]:
@@ -415,18 +415,28 @@ class Detector:
             )
         ]
 
-    def __call__(self, images: Sequence[np.ndarray]) -> list[list[Detection]]:
+    def __call__(self, images: Any, *, channels: str = "bgr") -> Any:
         """Return the objects in each picture.
 
         Parameters
         ----------
-        images : sequence of numpy.ndarray of uint8, shape (height, width, 3)
-            Blue first; their sizes may differ.
+        images : path, PIL.Image.Image, numpy.ndarray of uint8, or an iterable of these
+            One picture or many, of any sizes; see :func:`as_image`.
+        channels : str, default="bgr"
+            The order of the channels of arrays, ``"bgr"`` or ``"rgb"``.
 
         Returns
         -------
         list of list of Detection
-            In pixels of the pictures, by descending score.
+            In pixels of the pictures, by descending score; a list of Detection for one picture that
+            is not in a list.
+
+        Raises
+        ------
+        InputError
+            If there is no picture, or one is none.
         """
-        made: list[Any] = [self.preprocess(image) for image in images]
-        return self.detect(np.stack([x for x, _ in made]), [where for _, where in made])
+        pictures, single = as_images(images, channels)
+        made: list[Any] = [self.preprocess(image) for image in pictures]
+        found = self.detect(np.stack([x for x, _ in made]), [where for _, where in made])
+        return found[0] if single else found

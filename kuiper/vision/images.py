@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from kuiper.errors import InputError
 from kuiper.pnnx._messages import recognise
 from kuiper.vision._opencv import cv2
 
@@ -18,6 +21,8 @@ __all__ = [
     "PRESETS",
     "VIDEO_SUFFIXES",
     "Preprocessing",
+    "as_image",
+    "as_images",
     "find_pictures",
     "is_video",
     "load_image",
@@ -65,9 +70,24 @@ def load_image(path: str | Path | BinaryIO) -> np.ndarray:
     except cv2.error as error:  # such as more pixels than OpenCV allows
         raise ValueError(f"{path}: OpenCV cannot read it: {error.err}") from error
     if image is None:
-        what = _diagnosis(data[:256].tobytes())
+        what = _unreadable_pixels(data) or _diagnosis(data[:256].tobytes())
         raise ValueError(f"{path}: not an image in a format that OpenCV can read{what}")
     return image
+
+
+def _unreadable_pixels(data: np.ndarray) -> str:
+    """Return what a TIFF file holds that cannot become a picture of 0..255, if it is intact."""
+    if data[:4].tobytes() not in (b"II*\0", b"MM\0*"):
+        return ""
+    try:
+        image = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+    except cv2.error:
+        return ""
+    if image is None:
+        return ""
+    return (
+        f": its pixels are {image.dtype}, expected integers of 8 or 16 bits; scale them to 0..255"
+    )
 
 
 def _diagnosis(head: bytes) -> str:
@@ -133,6 +153,119 @@ def find_pictures(paths: Iterable[str | Path]) -> Iterator[Path]:
 def is_video(path: str | Path) -> bool:
     """Tell whether a path names a video or is the number of a camera."""
     return str(path).isdecimal() or Path(path).suffix.lower() in VIDEO_SUFFIXES
+
+
+# -- from what a caller has to a picture ---------------------------------------------------------
+
+# The modes of Pillow whose values are 0..255 and which it converts to RGB.
+_PIL_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV")
+
+
+def as_image(source: Any, channels: str = "bgr") -> np.ndarray:
+    """Return a picture as an OpenCV image, blue first.
+
+    Parameters
+    ----------
+    source : str, Path, binary file object, PIL.Image.Image or numpy.ndarray of uint8
+        An array has the shape (height, width, 3), or (height, width, 4) with opacity, or (height,
+        width) or (height, width, 1) if it is grey.  Opacity is ignored, as OpenCV and Pillow's
+        ``convert("RGB")`` do; grey becomes three equal channels.  A file is oriented by its EXIF
+        tag; the pixels of a ``PIL.Image`` are taken as they are.
+    channels : str, default="bgr"
+        The order of an array's channels, ``"bgr"`` or ``"rgb"``; files and ``PIL.Image`` know
+        theirs.
+
+    Returns
+    -------
+    numpy.ndarray of uint8, shape (height, width, 3)
+
+    Raises
+    ------
+    InputError
+        If the source is none of these.
+    OSError, ValueError
+        If a file cannot be read.
+    """
+    return _as_image(source, channels, "the picture")
+
+
+def as_images(sources: Any, channels: str = "bgr") -> tuple[list[np.ndarray], bool]:
+    """Return one or many pictures as OpenCV images, and whether `sources` is a single one.
+
+    Raises
+    ------
+    InputError
+        If there is none, or one is none; see :func:`as_image`.
+    """
+    if _is_single(sources):
+        return [as_image(sources, channels)], True
+    try:
+        many = list(sources)
+    except TypeError:
+        return [as_image(sources, channels)], True  # raises
+    if not many:
+        raise InputError("got no pictures, expected at least one")
+    return [_as_image(one, channels, f"picture {n}") for n, one in enumerate(many)], False
+
+
+def _is_single(source: Any) -> bool:
+    """Tell whether an object is one picture, or at least not a collection of them."""
+    kinds = (str, bytes, bytearray, memoryview, dict, os.PathLike, np.ndarray)
+    return isinstance(source, kinds) or hasattr(source, "read") or hasattr(source, "__array__")
+
+
+def _is_pil(source: Any) -> bool:
+    """Tell whether an object is a PIL.Image, which exists only if the caller has imported PIL."""
+    module = sys.modules.get("PIL.Image")
+    return module is not None and isinstance(source, module.Image)
+
+
+def _as_image(source: Any, channels: str, where: str) -> np.ndarray:
+    if channels not in ("bgr", "rgb"):
+        raise InputError(f"channels is {channels!r}, expected 'bgr' or 'rgb'")
+    if isinstance(source, str | os.PathLike) or hasattr(source, "read"):
+        return load_image(source if hasattr(source, "read") else Path(source))
+    if _is_pil(source):
+        if source.mode not in _PIL_MODES:
+            raise InputError(
+                f"{where}: got a PIL.Image of mode {source.mode!r}, expected one of "
+                f"{', '.join(_PIL_MODES)}; scale its values to 0..255 first"
+            )
+        source, channels = np.asarray(source.convert("RGB")), "rgb"
+    if not hasattr(source, "__array__"):
+        hint = ""
+        if isinstance(source, bytes | bytearray | memoryview):
+            hint = "; io.BytesIO(data) reads the bytes of a file"
+        raise InputError(
+            f"{where}: got {type(source).__name__}, expected a path, a PIL.Image or an array of "
+            f"uint8 (height, width, 3){hint}"
+        )
+    return _from_array(np.asarray(source), channels, where)
+
+
+def _from_array(image: np.ndarray, channels: str, where: str) -> np.ndarray:
+    """Check an array of pixels and convert it to three channels, blue first."""
+    got = f"{where}: got {image.dtype} {image.shape}, expected uint8 (height, width, 3)"
+    if image.ndim == 4:
+        raise InputError(f"{got}; list(x) passes its pictures one by one")
+    if image.ndim not in (2, 3) or 0 in image.shape:
+        raise InputError(f"{got}, or (height, width) for grey")
+    if image.ndim == 3 and image.shape[2] not in (1, 3, 4):
+        hint = ", or 1 or 4 channels"
+        if image.shape[0] in (1, 3, 4):
+            hint = "; the channels are the first axis: pass x.transpose(1, 2, 0)"
+        raise InputError(f"{got}{hint}")
+    if image.dtype != np.uint8:
+        hint = "scale its values to 0..255"
+        if image.dtype.kind == "f":
+            hint = "pass the pixels 0..255, which the preprocessing scales"
+            if np.nanmax(image) <= 1:
+                hint += ": np.uint8(np.rint(x * 255))"
+        raise InputError(f"{got}; {hint}")
+    if image.ndim == 2 or image.shape[2] == 1:
+        return np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
+    image = image[:, :, :3]
+    return np.ascontiguousarray(image if channels == "bgr" else image[:, :, ::-1])
 
 
 # -- from a picture to the network's input ---------------------------------------------------
@@ -265,8 +398,8 @@ def preprocess(image: np.ndarray, how: Preprocessing) -> np.ndarray:
 
     Parameters
     ----------
-    image : numpy.ndarray of uint8, shape (height, width, 3)
-        Blue first, of any size.
+    image : path, PIL.Image.Image or numpy.ndarray of uint8, shape (height, width, 3)
+        Blue first, of any size; see :func:`as_image`.
     how : Preprocessing
         Its `size` must be given.
 
@@ -281,6 +414,7 @@ def preprocess(image: np.ndarray, how: Preprocessing) -> np.ndarray:
     """
     if how.size is None:
         raise ValueError("preprocess needs how.size, the height and width of the network's input")
+    image = as_image(image)
     old_height, old_width = image.shape[:2]
     height, width = how.size
     if not how.crop:

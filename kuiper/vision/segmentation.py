@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,14 @@ import kuiper
 from kuiper.vision._opencv import cv2
 from kuiper.vision.classification import probabilities
 from kuiper.vision.drawing import class_colour
-from kuiper.vision.images import Preprocessing, input_size, normalised, resize_lanczos
+from kuiper.vision.images import (
+    Preprocessing,
+    as_image,
+    as_images,
+    input_size,
+    normalised,
+    resize_lanczos,
+)
 from kuiper.vision.model_zoo import load_network
 
 __all__ = ["SEGMENTERS", "Segmenter", "SegmenterKind", "cut_out", "overlay"]
@@ -95,6 +103,7 @@ class Segmenter:
         -------
         numpy.ndarray of float32, shape (3, height, width)
         """
+        image = as_image(image)
         height, width = self.size
         if self.kind.lanczos:
             resized = resize_lanczos(image, height, width)
@@ -150,6 +159,7 @@ class Segmenter:
             For each picture, in its size.  A network with one output channel has two classes,
             background and foreground.
         """
+        images, _ = as_images(images)
         scores = self.scores(np.stack([self.preprocess(image) for image in images]))
         if scores.shape[1] == 1:
             scores = np.concatenate([1 - scores, scores], axis=1)
@@ -158,20 +168,29 @@ class Segmenter:
             for planes, image in zip(scores, images, strict=True)
         ]
 
-    def __call__(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def __call__(self, images: Any, *, channels: str = "bgr") -> Any:
         """Return the probability of the foreground for each pixel.
 
         Parameters
         ----------
-        images : sequence of numpy.ndarray of uint8, shape (height, width, 3)
-            Blue first; their sizes may differ.
+        images : path, PIL.Image.Image, numpy.ndarray of uint8, or an iterable of these
+            One picture or many, of any sizes; see :func:`as_image`.
+        channels : str, default="bgr"
+            The order of the channels of arrays, ``"bgr"`` or ``"rgb"``.
 
         Returns
         -------
         list of numpy.ndarray of float32, shape (height, width)
-            For each picture, in its size, 0 to 1.
+            For each picture, in its size, 0 to 1; an array for one picture that is not in a list.
+
+        Raises
+        ------
+        InputError
+            If there is no picture, or one is none.
         """
-        return [np.clip(1 - planes[0], 0, 1) for planes in self.planes(images)]
+        pictures, single = as_images(images, channels)
+        found = [np.clip(1 - planes[0], 0, 1) for planes in self.planes(pictures)]
+        return found[0] if single else found
 
     def classes(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the index of the most probable class of each pixel.

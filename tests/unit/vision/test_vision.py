@@ -608,6 +608,85 @@ def test_colours_of_adjacent_classes_differ():
     assert len(colours) == 80
 
 
+# -- what callers pass -------------------------------------------------------------------------
+
+
+class PILImage:
+    """Stands for PIL.Image.Image: a mode and its conversion to RGB."""
+
+    mode = "RGB"
+
+    def convert(self, mode):
+        assert mode == "RGB"
+        return one_colour(4, 5)[:, :, ::-1]
+
+
+def test_pictures_of_every_kind(tmp_path, monkeypatch):
+    expected, path = one_colour(4, 5), tmp_path / "x.png"
+    save_image(path, expected)
+    opaque = np.dstack([expected, np.zeros((4, 5), np.uint8)])  # its opacity is ignored
+    for source in (path, str(path), expected, opaque):
+        np.testing.assert_array_equal(images.as_image(source), expected)
+    with open(path, "rb") as file:
+        np.testing.assert_array_equal(images.as_image(file), expected)
+    np.testing.assert_array_equal(images.as_image(opaque[:, :, [2, 1, 0, 3]], "rgb"), expected)
+    for grey in (expected[:, :, 0], expected[:, :, :1]):
+        np.testing.assert_array_equal(images.as_image(grey), np.full((4, 5, 3), 10))
+    module = type(sys)("PIL.Image")
+    module.Image = PILImage
+    monkeypatch.setitem(sys.modules, "PIL.Image", module)
+    np.testing.assert_array_equal(images.as_image(PILImage()), expected)
+    monkeypatch.setattr(PILImage, "mode", "F")
+    with pytest.raises(kuiper.InputError, match=r"a PIL\.Image of mode 'F', expected one of 1, L"):
+        images.as_image(PILImage())
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (one_colour(4, 5) / 255, r"got float64 \(4, 5, 3\), .* uint8 .*np.rint\(x \* 255\)"),
+        (np.float32(one_colour(4, 5)), "255, which the preprocessing scales$"),
+        (np.uint16(one_colour(4, 5)), r"got uint16 .*; scale its values to 0\.\.255"),
+        (np.zeros((3, 8, 9), np.uint8), r"first axis: pass x.transpose\(1, 2, 0\)"),
+        (np.zeros((2, 8, 9, 3), np.uint8), r"; list\(x\) passes its pictures one by one"),
+        (np.zeros((8, 9, 2), np.uint8), "or 1 or 4 channels"),
+        (np.zeros((0, 9, 3), np.uint8), r"got uint8 \(0, 9, 3\)"),
+        (np.zeros(9, np.uint8), r"or \(height, width\) for grey"),
+        (b"bytes", r"got bytes, expected a path, .*io.BytesIO"),
+        (None, "got NoneType, expected a path"),
+        ([], "got no pictures, expected at least one"),
+        ([one_colour(4, 5), 3], "picture 1: got int, expected a path"),
+    ],
+)
+def test_what_is_no_picture(source, said):
+    segmenter = Segmenter(scores_model(1))
+    for call in (segmenter, segmenter.planes, images.as_images):
+        with pytest.raises(kuiper.InputError, match=said):
+            call(source)
+    with pytest.raises(kuiper.InputError, match="channels is 'gbr', expected 'bgr' or 'rgb'"):
+        images.as_image(one_colour(4, 5), "gbr")
+
+
+@needs_weights
+def test_networks_take_one_picture_or_many():
+    path = PHOTOS / "chelsea.png"
+    image = load_image(path)
+    for network in (Classifier(), Detector(), Segmenter("selfie")):
+        (expected,) = network([image])
+        for found in (network(path), network(image), network(image[:, :, ::-1], channels="rgb")):
+            np.testing.assert_array_equal(found, expected)
+        for wrong in (image / 255, [image / 255], []):
+            with pytest.raises(kuiper.InputError):
+                network(wrong)
+
+
+def test_a_float_tiff_is_not_called_damaged(tmp_path):
+    path = tmp_path / "x.tif"
+    cv2.imencode(".tif", np.zeros((4, 5, 3), np.float32))[1].tofile(path)
+    with pytest.raises(ValueError, match="its pixels are float32, expected integers of 8 or 16"):
+        load_image(path)
+
+
 # -- classifiers -------------------------------------------------------------------------------
 
 
