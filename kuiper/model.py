@@ -67,6 +67,10 @@ class Model:
         max_memory = check_max_memory(max_memory)
         if isinstance(plans, bool) or not hasattr(plans, "__index__") or plans < 1:
             raise InputError(f"plans is {plans!r}, expected an integer of at least 1")
+        for op in graph:
+            for attribute in op.attributes.values():
+                if attribute.missing is not None:
+                    raise attribute.missing.with_traceback(None)
         graph.verify()
         verify_operators(graph)
         self.graph = graph

@@ -158,6 +158,10 @@ def info(options: argparse.Namespace, console: Console) -> int:
     graph = load_graph(options)
     facts = {"model": options.model, **describe_model(graph)}
     trouble = None
+    missing = _missing_weights(graph)
+    facts["weights_missing"] = missing and str(missing)
+    if missing:
+        return _report_info(facts, graph, options, console, None)
     try:
         # Raises the error that lists unsupported operators.
         model = kuiper.Model(graph, optimize=not options.no_optimize)
@@ -174,6 +178,23 @@ def info(options: argparse.Namespace, console: Console) -> int:
     except kuiper.KuiperError as error:
         trouble = error  # raised after printing the known facts
         facts["trouble"] = str(error)
+    return _report_info(facts, graph, options, console, trouble)
+
+
+def _missing_weights(graph: kuiper.ir.Graph) -> Exception | None:
+    """Return the error of the first weight whose archive was not found."""
+    errors = (a.missing for op in graph for a in op.attributes.values())
+    return next((error for error in errors if error), None)
+
+
+def _report_info(
+    facts: dict[str, Any],
+    graph: kuiper.ir.Graph,
+    options: argparse.Namespace,
+    console: Console,
+    trouble: Exception | None,
+) -> int:
+    """Print the facts; raise the error that kept the model from being planned."""
     if options.operators:
         facts["listing"] = [
             {
@@ -209,6 +230,8 @@ def _print_info(
             f"{count_text(facts['parameters'])} ({bytes_text(facts['weight_bytes'])} as {dtypes})",
         ),
     ]
+    if facts["weights_missing"]:
+        rows.append(("weights", "not found, so nothing is planned; --bin gives their path"))
     plan = facts.get("plan")
     if plan:
         arena, unshared = plan["arena_bytes"], plan["unshared_bytes"]
@@ -527,16 +550,16 @@ def graph(options: argparse.Namespace, console: Console) -> int:
     suffix = Path(options.output).suffix.lower()
     if suffix not in (".html", ".svg"):
         options.parser.error(f"-o: '{options.output}' is neither .html nor .svg nor .txt")
-    model = load_model(options)
-    shapes = input_shapes(model, options.shape)
+    shown = load_graph(options)
+    if suffix == ".html" or options.as_run:
+        model = kuiper.Model(shown, optimize=not options.no_optimize)
+        shapes = input_shapes(model, options.shape)
     if suffix == ".html":
         inputs = random_inputs(model, shapes)
         text = report.page(model, inputs, title=model_title(options), runs=3)
     else:
-        text = report.svg(model.planned_graph(*shapes) if options.as_run else model.graph)
+        text = report.svg(model.planned_graph(*shapes) if options.as_run else shown)
     Path(options.output).write_text(text, encoding="utf-8")
     console.data({"model": options.model, "file": options.output, "bytes": len(text.encode())})
-    console.text(
-        f"{options.output}: {len(model.graph)} operators, {bytes_text(len(text.encode()))}"
-    )
+    console.text(f"{options.output}: {len(shown)} operators, {bytes_text(len(text.encode()))}")
     return 0

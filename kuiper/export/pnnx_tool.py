@@ -16,6 +16,7 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,8 @@ def export_module(
     names = list(keywords) or naming.parameter_names(module, len(inputs))
     module, inputs = _in_float32(module, inputs, torch)
     modes = [(part, part.training) for part in module.modules()]
-    module.eval()
+    with suppress(NotImplementedError):  # modules of torch.export have one fixed mode
+        module.eval()
     try:
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder, "module.pt")

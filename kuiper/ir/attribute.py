@@ -12,9 +12,25 @@ import numpy as np
 from kuiper.errors import GraphError
 from kuiper.ir.dtypes import DTYPES, from_numpy
 
-__all__ = ["Attribute", "Shape", "signature"]
+__all__ = ["Attribute", "MissingWeights", "Shape", "signature"]
 
 Shape = tuple["int | None", ...]
+
+
+class MissingWeights:
+    """The source of weights whose archive was not found: only shapes and dtypes are known.
+
+    Parameters
+    ----------
+    error : Exception
+        Raised when values are read.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, start: int, stop: int) -> Any:
+        raise self.error.with_traceback(None)
 
 
 class Attribute:
@@ -63,7 +79,7 @@ class Attribute:
             return self._source
         raw = None if self._last is None else self._last()
         if raw is None:
-            raw = self._read(0, self.shape[0])
+            raw = self._read(0, self.shape[0] if self.shape else 1)
             self._last = ref(raw)
         return raw
 
@@ -153,6 +169,11 @@ class Attribute:
             pairs = np.frombuffer(raw, "<f2").astype(np.float32)
             return pairs.view(np.complex64).reshape(shape)
         return np.frombuffer(raw, DTYPES[self.dtype].storage).reshape(shape)
+
+    @property
+    def missing(self) -> Exception | None:
+        """The error of reading the values, if their archive was not found; None otherwise."""
+        return self._source.error if isinstance(self._source, MissingWeights) else None
 
     @property
     def in_file(self) -> Any:

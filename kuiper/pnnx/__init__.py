@@ -24,6 +24,7 @@ from kuiper._support import log
 from kuiper._support.memory import check_max_memory, memory_text
 from kuiper.errors import GraphError, ModelFormatError
 from kuiper.ir import Attribute, Graph
+from kuiper.ir.attribute import MissingWeights
 from kuiper.pnnx import param as _param
 from kuiper.pnnx._messages import listing, plural
 
@@ -57,9 +58,12 @@ def load_graph(
     param : str, os.PathLike, bytes-like or binary file object
         The ``.param`` text.
     bin : str, os.PathLike, bytes-like or binary file object, optional
-        The archive of the attributes.  By default the path of `param` with ``.param`` replaced
-        by ``.bin``, which may be missing if the model has no attributes.  A large file stays open,
-        and attributes are read from it on first use.  Bytes are used in place.
+        The archive of the attributes.  By default the path of `param` with ``.param`` replaced by
+        ``.bin``; if the model has attributes and there is none, ``x.pnnx.bin`` for ``x.param`` and
+        ``x.bin`` for ``x.pnnx.param``, as older exports have it.  Without any of these, attributes
+        have shapes and dtypes only: such a graph can be inspected but not run, and reading values
+        raises FileNotFoundError or ValueError.  A large file stays open, and attributes are read
+        from it on first use.  Bytes are used in place.
     check_crc : bool, default=False
         Verify the checksum of every attribute, which reads the whole archive once more.
     max_memory : int, optional
@@ -85,8 +89,16 @@ def load_graph(
     specs = parsed.attributes()
     log.debug("kuiper.pnnx", "read %s: %s", name, plural(len(specs), "weight"))
     archive = _open_archive(param, bin, name, specs)
-    if archive is None:
-        return _param.build(parsed, {})
+    if isinstance(archive, MissingWeights):
+        if check_crc and specs:
+            raise archive.error
+        return _param.build(
+            parsed,
+            {
+                member: Attribute(spec.shape, spec.dtype, archive)
+                for member, (_, spec) in specs.items()
+            },
+        )
     _match(archive, parsed.filename, specs)
     if check_crc:
         archive.check_crc()
@@ -138,21 +150,24 @@ def _read(source: Source, name: str) -> tuple[bytes, str]:
 
 def _open_archive(
     param: Source, bin: Source | None, name: str, specs: dict[str, Any]
-) -> Archive | None:
-    """Open the archive; return None if there is none and no attribute needs it."""
+) -> Archive | MissingWeights:
+    """Open the archive; without one, return the error of reading an attribute."""
     if bin is None:
         path = os.fsdecode(param) if _is_path(param) else ""
-        bin = path.removesuffix(".param") + ".bin"
-        if not path.endswith(".param") or not os.path.exists(bin):
-            if not specs:
-                return None
-            number = plural(len(specs), "attribute")
-            needs = f"{name} has {number} (first '{next(iter(specs))}')"
-            if path.endswith(".param"):
-                raise FileNotFoundError(
-                    errno.ENOENT, f"{needs}, but their archive is missing; pass its path", bin
+        has_suffix = path.endswith(".param")
+        paths = _bin_paths(path) if has_suffix else []
+        # The second name is that of a file which may belong to something else.
+        bin = next((p for p in (paths if specs else paths[:1]) if os.path.exists(p)), None)
+        if bin is None:
+            needs = f"{name} has {plural(len(specs), 'attribute')}"
+            if specs:
+                needs += f" (first '{next(iter(specs))}')"
+            if not has_suffix:
+                return MissingWeights(
+                    ValueError(f"{needs}; pass the archive that holds them as the second argument")
                 )
-            raise ValueError(f"{needs}; pass the archive that holds them as the second argument")
+            needs += f", but their archive is missing (nor is there {paths[1]}); pass its path"
+            return MissingWeights(FileNotFoundError(errno.ENOENT, needs, paths[0]))
     from kuiper.pnnx.archive import Archive
 
     if _is_path(bin):
@@ -160,6 +175,13 @@ def _open_archive(
     if isinstance(bin, bytes | bytearray | memoryview) or not hasattr(bin, "read"):
         return Archive(cast("bytes", bin), "<bin>")
     return Archive(*_read(bin, "<bin>"))
+
+
+def _bin_paths(param: str) -> list[str]:
+    """Return the paths of the archive that belong to a path with the suffix ``.param``."""
+    stem = param.removesuffix(".param")
+    short = stem.removesuffix(".pnnx")
+    return [f"{stem}.bin", f"{short}.bin" if short != stem else f"{stem}.pnnx.bin"]
 
 
 def _match(archive: Archive, filename: str, specs: dict[str, Any]) -> None:
@@ -175,7 +197,7 @@ def _match(archive: Archive, filename: str, specs: dict[str, Any]) -> None:
             )
     strangers = [f"'{member}'" for member in archive if member not in specs]
     problems = [
-        f"{plural(len(members), f'{one} {what}', f'{many} {what}')}: {listing(members)}"
+        f"{plural(len(members), f'{one} {what}', f'{many} {what}')}: {listing(members, 3)}"
         for members, one, many, what in (
             (missing, "attribute", "attributes", "without entry"),
             (strangers, "entry", "entries", "without attribute"),
@@ -185,8 +207,9 @@ def _match(archive: Archive, filename: str, specs: dict[str, Any]) -> None:
     ]
     if problems:
         raise ModelFormatError(
-            f"{archive.filename} does not belong to {filename}: {'; '.join(problems)}; "
-            "both files must come from the same export"
+            f"{archive.filename} does not belong to {filename}\n{'; '.join(problems)}\n"
+            "both files must come from the same export; pass the right archive as the second "
+            "argument, or export the model again"
         )
 
 

@@ -245,7 +245,11 @@ class _Parser:
         if not data.strip():
             raise ModelFormatError(f"{name}: the file is empty, expected a PNNX .param file")
         hint = recognise(data)
-        if data.startswith(b"PK"):
+        if hint is None and not data.startswith(MAGIC):
+            from kuiper.pnnx._foreign import next_step  # only for a message
+
+            hint = next_step(data, name)
+        if hint is None and data.startswith(b"PK"):
             hint = "it is a ZIP archive; is it the .bin file, or a PyTorch file?"
         if hint:
             raise ModelFormatError(f"{name}: not a PNNX .param file: {hint}")

@@ -801,6 +801,25 @@ def test_export_of_a_missing_source(run, tmp_path):
     assert stop.value.code == 2
 
 
+def test_info_and_graph_without_the_weights(run, run_json, tmp_path):
+    param = tmp_path / "alone.pnnx.param"
+    param.write_text(
+        "7767517\n3 2\npnnx.Input in 0 1 0 #0=(1,3)f32\nnn.Linear fc 1 1 0 1 bias=False "
+        "in_features=3 out_features=2 @weight=(2,3)f32\npnnx.Output out 1 0 1\n"
+    )
+    code, out, err = run("info", param, "--operators")
+    assert (code, err) == (0, "")
+    assert "not found, so nothing is planned" in out
+    (facts,) = run_json("info", param)
+    assert "plan" not in facts
+    assert "their archive is missing" in facts["weights_missing"]
+    assert facts["parameters"] == 6
+    for target in ("", "x.svg", "x.txt"):
+        assert run("graph", param, *(("-o", tmp_path / target) if target else ()))[0] == 0
+    code, _, err = run("graph", param, "--as-run")
+    assert (code, "their archive is missing" in err) == (4, True)
+
+
 # -- completion --------------------------------------------------------------------------------
 
 

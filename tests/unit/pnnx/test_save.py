@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import kuiper
 from kuiper.errors import GraphError, ModelFormatError
 from kuiper.ir import Attribute, Graph
+from kuiper.ir.attribute import MissingWeights
 from kuiper.pnnx import load_graph, save_graph
 from kuiper.pnnx.archive_writer import write_archive
 
@@ -153,13 +154,53 @@ def test_missing_files(files, tmp_path):
         load_graph(files, tmp_path / "nothing.bin")
     files.with_suffix(".bin").unlink()
     with pytest.raises(FileNotFoundError) as caught:
-        load_graph(files)
+        kuiper.load(files)
     assert caught.value.filename == str(files.with_suffix(".bin"))
     assert "has 3 attributes (first 'shift.data'), but their archive is missing" in str(
         caught.value
     )
     with pytest.raises(ValueError, match=r"<param> has 3 attributes .* pass the archive"):
-        load_graph(PARAM)
+        kuiper.load(PARAM)
+
+
+def test_a_graph_without_its_archive(files, tmp_path):
+    whole = load_graph(files)
+    files.with_suffix(".bin").unlink()
+    for graph, error in ((load_graph(files), FileNotFoundError), (load_graph(PARAM), ValueError)):
+        assert str(graph) == str(whole)
+        weight = graph.operator("fc").attributes["weight"]
+        assert (weight.shape, weight.dtype, weight.nbytes) == ((2, 3), "f32", 24)
+        assert isinstance(weight.missing, error)
+        for use in (
+            weight.numpy,
+            lambda graph=graph: kuiper.Model(graph),
+            lambda graph=graph: save_graph(graph, tmp_path / "new.param"),
+        ):
+            with pytest.raises(error, match="has 3 attributes"):
+                use()
+    assert not (tmp_path / "new.param").exists()
+    with pytest.raises(FileNotFoundError):
+        load_graph(files, check_crc=True)
+    scalar = Attribute((), "f32", MissingWeights(ValueError("gone")))
+    with pytest.raises(ValueError, match="gone"):
+        scalar.numpy()
+
+
+@pytest.mark.parametrize(
+    ("text", "archive"), [("net.param", "net.pnnx.bin"), ("net.pnnx.param", "net.bin")]
+)
+def test_older_names_of_the_archive(tmp_path, text, archive):
+    (tmp_path / text).write_bytes(PARAM)
+    (tmp_path / archive).write_bytes(BIN)
+    assert load_graph(tmp_path / text).operator("fc").attributes["weight"].missing is None
+    # The usual name comes first; a model without weights needs no other file.
+    (tmp_path / text).with_suffix(".bin").write_bytes(b"damaged")
+    with pytest.raises(ModelFormatError, match="not a ZIP archive"):
+        load_graph(tmp_path / text)
+    (tmp_path / text).with_suffix(".bin").unlink()
+    (tmp_path / archive).write_bytes(b"something else")
+    (tmp_path / text).write_bytes(OLD_PARAM)
+    assert len(load_graph(tmp_path / text)) == 3
 
 
 def test_wrong_arguments(files):
@@ -217,13 +258,14 @@ def test_inconsistent_files(changes, message):
     with pytest.raises(ModelFormatError) as caught:
         load_graph(PARAM, archive(**changes))
     assert str(caught.value) == (
-        f"<bin> does not belong to <param>: {message}; both files must come from the same export"
+        f"<bin> does not belong to <param>\n{message}\nboth files must come from the same export; "
+        "pass the right archive as the second argument, or export the model again"
     )
 
 
 def test_a_long_list_is_shortened():
     strangers = {f"x{i}": b"" for i in range(30)}
-    with pytest.raises(ModelFormatError, match=r"30 entries without .*'x19' and 10 more; both"):
+    with pytest.raises(ModelFormatError, match=r"30 entries without .*'x2' and 27 more\nboth"):
         load_graph(PARAM, archive(**strangers))
 
 
