@@ -18,8 +18,16 @@ def flatten(input, *, start_dim=1, end_dim=-1, **_):
 
 
 @reference("Tensor.reshape", "Tensor.view", "torch.reshape", "aten::view_copy")
-def reshape(input, shape, **_):
-    """Change the shape and keep the order of the elements."""
+def reshape(input=None, shape=(), mask=None, attn_mask=None, **_):
+    """Change the shape and keep the order of the elements.
+
+    pnnx calls the input `attn_mask` if it replaced a function by ``nn.MultiheadAttention``,
+    for which True in a bool mask has the opposite meaning.
+    """
+    if attn_mask is not None:
+        input = ~attn_mask if attn_mask.dtype == bool else attn_mask
+    elif mask is not None:
+        input = mask
     extents = [int(n) for n in shape]
     return input.reshape([input.shape[i] if n == 0 else n for i, n in enumerate(extents)])
 
@@ -162,8 +170,9 @@ def t(input, **_):
 
 
 @reference("Tensor.expand", "aten::expand_copy")
-def expand(input, sizes, implicit=False, **_):
+def expand(input=None, sizes=(), implicit=False, mask=None, **_):
     """Repeat axes of extent 1 up to `sizes`; -1 keeps an axis."""
+    input = mask if input is None else input
     extents = (1,) * (len(sizes) - input.ndim) + input.shape
     target = [old if new == -1 else int(new) for old, new in zip(extents, sizes, strict=True)]
     return np.broadcast_to(input, target)

@@ -41,8 +41,9 @@ class Expand(View[T]):
         If `sizes` is missing, or an axis has neither extent 1 nor its size.
     """
 
-    # pnnx called the argument `shape` until 2022.
-    input: T = Tensor()
+    # pnnx gives the input of an expanded attention mask the keyword of the mask, and called the
+    # sizes `shape` until 2022.
+    input: T = Tensor(aliases=("attn_mask", "mask"))
     sizes: tuple[int, ...] | None = Ints(default=None)
     implicit: bool = Bool(False)
     shape: tuple[int, ...] | None = Ints(default=None)

@@ -197,8 +197,6 @@ def test_a_write_into_another_view_is_refused(view, shape):
         (False, "(7,2,16)", "(2,7)", True),
         (True, "(1,7,16)", "(1,7)", True),
         (True, "(2,7,16)", "(7,7)", False),
-        # With as many sequences as queries, it may be either.
-        (True, "(7,7,16)", "(7,7)", False),
         (True, "(2,7,16)", "(4,7,7)", False),
         (True, "(?,7,16)", "(?,7)", False),
         (True, "(7,16)", "(7,7)", False),
@@ -280,22 +278,76 @@ def test_ambiguous_constant_indices(expr, source, result):
         restore_indices(graph)
 
 
-@pytest.mark.parametrize(("key", "dtype"), [("attn_mask", "bool"), ("mask", "f32")])
-def test_a_mask_that_was_reshaped(key, dtype):
-    graph = graph_of(
-        text(
-            f"Tensor.reshape r 1 1 m n shape=(7,7) ${key}=m #m=(1,1,7,7){dtype} #n=(7,7){dtype}",
-            "nn.MultiheadAttention a 2 1 x n y embed_dim=16 num_heads=2 batch_first=True "
-            "$attn_mask=n #x=(2,7,16)f32",
-            inputs=("x", "m"),
+def test_a_mask_for_as_many_sequences_as_queries_may_be_either():
+    attention = "nn.MultiheadAttention a 2 1 x m y $attn_mask=m batch_first=True #x=(7,7,16)f32"
+    graph = graph_of(text(f"{attention} #m=(7,7)f32", inputs=("x", "m")))
+    with pytest.raises(OperatorError, match=r"'a' .*export with another batch than 7"):
+        restore_masks(graph)
+    for source in (
+        "pnnx.Attribute c 0 1 m @data=(7,7)f32 #m=(7,7)f32",
+        "Tensor.reshape r 1 1 x m shape=(7,7) $mask=x #m=(7,7)f32",
+    ):
+        graph = graph_of(text(source, attention))
+        restore_masks(graph)
+        assert graph.operator("a").input_keys[1] == "attn_mask"
+
+
+MASKED = (
+    "nn.MultiheadAttention a 2 1 x n y embed_dim=16 num_heads=2 batch_first=True $attn_mask=n "
+    "#x=(2,7,16)f32"
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "dtype", "source"),
+    [
+        ("attn_mask", "bool", "torch.logical_not"),  # True attends in the function of PyTorch
+        ("attn_mask", "f32", "pnnx.Input"),
+        ("mask", "bool", "pnnx.Input"),  # True hides for masked_fill, as in the module
+        ("mask", "f32", "pnnx.Input"),
+    ],
+)
+def test_a_mask_that_was_reshaped(key, dtype, source):
+    reshape = f"Tensor.reshape r 1 1 m n shape=(7,7) ${key}=m #m=(1,1,7,7){dtype} #n=(7,7){dtype}"
+    graph = graph_of(text(reshape, MASKED, inputs=("x", "m")))
+    restore_masks(graph)
+    assert graph.operator("r").inputs[0].producer.type == source
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            ["Tensor.reshape r 1 1 m n shape=(7,7) $attn_mask=m"],
+            "does not say whether the mask 'm'",
+        ),
+        (
+            [
+                "Tensor.reshape r 1 1 m n shape=(7,7) $attn_mask=m #n=(7,7)bool",
+                "torch.logical_not other 1 1 n z",
+            ],
+            "'other' .* reads the bool mask as well",
+        ),
+    ],
+)
+def test_a_mask_of_unknown_meaning_is_refused(lines, message):
+    graph = graph_of(text(*lines, MASKED, inputs=("x", "m")))
+    with pytest.raises(OperatorError, match=message):
+        restore_masks(graph)
+
+
+def test_names_that_a_pattern_gave_the_inputs_of_an_expression_and_an_expand():
+    model = Model(
+        graph_of(
+            text(
+                "pnnx.Expression e 2 1 x m n expr=sub(@0,@1) $mask=x $casual_mask=m",
+                "Tensor.expand r 1 1 n y sizes=(2,3) $mask=n",
+                inputs=("x", "m"),
+            )
         )
     )
-    restore_masks(graph)
-    reshape = graph.operator("r")
-    assert reshape.input_keys == (None,)
-    # For booleans, true has opposite meanings in the two operators.
-    source = reshape.inputs[0].producer
-    assert source.type == ("torch.logical_not" if dtype == "bool" else "pnnx.Input")
+    x, m = values(1, 3), values(1, 3) + 1
+    np.testing.assert_array_equal(model(x, m), np.broadcast_to(x - m, (2, 3)))
 
 
 @pytest.mark.parametrize(
