@@ -10,6 +10,7 @@
     measuring      run, bench, profile
     pictures       classify, detect, segment
     exporting      export
+    listing        operators, config
     completing     completion
 
 Nothing else in kuiper imports this package, so ``import kuiper`` does not load it.

@@ -7,11 +7,13 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 import kuiper
-from kuiper.cli import completing, exporting, inspecting, measuring, pictures
+from kuiper.cli import completing, exporting, inspecting, listing, measuring, pictures
 from kuiper.cli._arguments import HelpFormatter
 from kuiper.cli._console import Console
+from kuiper.cli.completing import subcommands
 
 __all__ = ["EXIT_CODES", "build_parser", "main"]
 
@@ -36,7 +38,8 @@ def build_parser() -> argparse.ArgumentParser:
     version = f"kuiper {kuiper.__version__}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in (inspecting, measuring, pictures, exporting, completing):
+    parser.set_defaults(commands=commands)
+    for module in (inspecting, measuring, pictures, exporting, listing, completing):
         module.add_commands(commands)
     return parser
 
@@ -55,7 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code; see :mod:`kuiper.cli`.
     """
     parser = build_parser()
-    options = parser.parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    _check_command(parser, words)
+    options, strangers = parser.parse_known_args(words)
+    if strangers:
+        _refuse_strangers(options, parser, strangers)
     if options.command is None:
         parser.print_help(sys.stderr)
         return EXIT_CODES["usage"]
@@ -89,6 +96,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(options, str(error), "refused")
     except KeyboardInterrupt:
         return _fail(options, "interrupted", "interrupted")
+
+
+def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Exit with the nearest command if the first word is not a command."""
+    commands = subcommands(parser.get_default("commands"))
+    if not words or words[0].startswith("-") or words[0] in commands:
+        return
+    if words[0].endswith(".param"):
+        hint = f"name a command first: kuiper info {words[0]}"
+    else:
+        near = get_close_matches(words[0], commands, 1, 0.5)
+        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(commands)}"
+    parser.error(f"there is no command '{words[0]}'; {hint}")
+
+
+def _refuse_strangers(
+    options: argparse.Namespace, parser: argparse.ArgumentParser, strangers: Sequence[str]
+) -> None:
+    """Exit with the usage of the command that has no such arguments."""
+    if options.command is not None:
+        parser = options.parser
+    known = [name for action in parser._actions for name in action.option_strings]
+    texts = []
+    for word in strangers:
+        near = get_close_matches(word.partition("=")[0], known, 1) if word[0] == "-" else []
+        texts.append(f"{word} (did you mean {near[0]}?)" if near else word)
+    parser.error(f"unrecognized arguments: {' '.join(texts)}")
 
 
 def _fail(options: argparse.Namespace, message: str, reason: str) -> int:

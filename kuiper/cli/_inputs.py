@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import io
 import runpy
+import sys
 import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -131,11 +133,23 @@ def read_inputs(
     """Read the inputs of a model from files.
 
     The files are one ``.npz`` with the names of the inputs, or one ``.npy`` or picture per input,
-    in order; several pictures for a model with one input form a batch.  Integers and floats are
+    in order; several pictures for a model with one input form a batch.  A path ``-`` is standard
+    input, which holds any one of these.  Integers and floats are
     widened to the input's type, and float64 is rounded to float32.
     """
+    piped: bytes | None = None
+    if "-" in paths:
+        if len(paths) > 1:
+            raise kuiper.InputError(
+                "standard input (-) holds all inputs of a run; pass no other file, or an .npz file "
+                "with the names of the inputs on standard input"
+            )
+        piped = sys.stdin.buffer.read()
+        if not piped:
+            raise kuiper.InputError("standard input (-) is empty; expected .npz, .npy or a picture")
+        paths = [f"<stdin>{_array_suffix(piped)}"]
     if len(paths) == 1 and paths[0].endswith(".npz"):
-        arrays = read_arrays(paths[0])
+        arrays = read_arrays(paths[0], piped)
         names = [info.name for info in model.inputs]
         if not arrays.keys() >= set(names):  # files from before the model had names
             names = [operand.name for operand in model.graph.inputs]
@@ -149,7 +163,7 @@ def read_inputs(
             )
         return _as_taken(model, [arrays[name] for name in names])
     if all(path.endswith(ARRAY_SUFFIXES) for path in paths):
-        return _as_taken(model, [read_array(path) for path in paths])
+        return _as_taken(model, [read_array(path, piped) for path in paths])
     from kuiper.vision import PRESETS, load_image, preprocess
     from kuiper.vision.images import input_size
 
@@ -160,10 +174,19 @@ def read_inputs(
         )
     base = replace(PRESETS["imagenet"], size=input_size(model))
     how = preprocessing(options, base)
-    pictures = [preprocess(load_image(path), how) for path in paths]
+    pictures = [
+        preprocess(load_image(path if piped is None else io.BytesIO(piped)), how) for path in paths
+    ]
     if len(model.inputs) == 1:
         return [np.stack(pictures)]
     return [picture[None] for picture in pictures]
+
+
+def _array_suffix(data: bytes) -> str:
+    """Return the suffix of numpy's file format that these bytes have; empty for another format."""
+    if data.startswith(b"\x93NUMPY"):
+        return ".npy"
+    return ".npz" if data.startswith(b"PK") else ""
 
 
 def model_title(options: argparse.Namespace) -> str:
@@ -184,9 +207,9 @@ def _as_taken(model: kuiper.Model, arrays: list[np.ndarray]) -> list[np.ndarray]
     ]
 
 
-def read_array(path: str) -> np.ndarray:
-    """Read an ``.npy`` file; raise InputError if it is none."""
-    loaded = _loaded(path)
+def read_array(path: str, data: bytes | None = None) -> np.ndarray:
+    """Read an ``.npy`` file, or `data` that `path` names; raise InputError if it is none."""
+    loaded = _loaded(path, data)
     if isinstance(loaded, dict):
         held = ", ".join(f"'{name}'" for name in loaded) or "nothing"
         raise kuiper.InputError(
@@ -195,9 +218,9 @@ def read_array(path: str) -> np.ndarray:
     return loaded
 
 
-def read_arrays(path: str) -> dict[str, np.ndarray]:
+def read_arrays(path: str, data: bytes | None = None) -> dict[str, np.ndarray]:
     """Read the arrays of an ``.npz`` file by name; raise InputError if it is none."""
-    loaded = _loaded(path)
+    loaded = _loaded(path, data)
     if not isinstance(loaded, dict):
         raise kuiper.InputError(
             f"{path}: one array (.npy); expected an .npz file, as numpy.savez writes it, whose "
@@ -206,14 +229,18 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
     return loaded
 
 
-def _loaded(path: str) -> np.ndarray | dict[str, np.ndarray]:
-    """Read a file with numpy."""
+def _loaded(path: str, data: bytes | None) -> np.ndarray | dict[str, np.ndarray]:
+    """Read a file, or `data` in its stead, with numpy."""
+
+    def opened() -> BinaryIO:
+        return open(path, "rb") if data is None else io.BytesIO(data)
+
     try:
-        with open(path, "rb") as file:  # np.load would leak the file if the archive is damaged
+        with opened() as file:  # np.load would leak the file if the archive is damaged
             loaded = np.load(file)
             return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
-        with open(path, "rb") as file:
+        with opened() as file:
             head = file.read(256)
         if not head:
             what = "it is empty"

@@ -26,7 +26,6 @@ zsh:   eval "$(kuiper completion zsh)"              in ~/.zshrc, after compinit
 fish:  kuiper completion fish > ~/.config/fish/completions/kuiper.fish""",
     )
     parser.add_argument("shell", choices=["bash", "zsh", "fish"])
-    parser.set_defaults(commands=commands)
 
 
 def completion(options: argparse.Namespace, console: Console) -> int:

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 import kuiper
-from kuiper.cli._arguments import Commands, add_model, add_output, add_shape, fraction, new_command
+from kuiper.cli._arguments import (
+    Commands,
+    add_model,
+    add_output,
+    add_shape,
+    fraction,
+    new_command,
+    shape,
+)
 from kuiper.cli._console import Console, bytes_text, count_text
 from kuiper.cli._inputs import (
     input_shapes,
@@ -75,10 +83,15 @@ example: kuiper check model.pnnx.param golden.npz --rtol 1e-4""",
         "analyse an expression: tokens, tree, postfix, infix, value",
         """\
 VALUE is a number, a list such as [1,2,3] for a float32 array, or a .npy file, for @0, @1, ...
-example: kuiper expr "add(@0,mul(@1,2))" 1 [2,3]""",
+With --ncnn, it is the shape of input 0, 1, ... without the batch.
+example: kuiper expr "add(@0,mul(@1,2))" 1 [2,3]
+         kuiper expr --ncnn "-1,*(0h,2),+(1c,2)" 3x8x8 5x4x4""",
     )
+    # Not only -1 and -.5 but also -1e3, -inf and ncnn's -1,0w and -(0w,1) are no options.
+    parser._negative_number_matcher = re.compile(r"-(?:[\d.(]|inf|nan)")
     parser.add_argument("expression", metavar="EXPR", help="as in a .param file, such as add(@0,1)")
     parser.add_argument("values", nargs="*", metavar="VALUE", help="values of the operands")
+    parser.add_argument("--ncnn", action="store_true", help="EXPR is in ncnn's language of shapes")
     parser.add_argument("--svg", metavar="FILE", help="write a picture of the tree")
     parser.add_argument("--dot", metavar="FILE", help="write the tree for Graphviz")
     add_output(parser, threads=False)
@@ -490,6 +503,8 @@ def _value(text: str) -> Any:
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
+        if text.lstrip("+-") in ("inf", "nan"):
+            return float(text)
         raise kuiper.InputError(f"'{text}' is no number, list of numbers or .npy file") from None
     return np.array(value, np.float32) if isinstance(value, list | tuple) else value
 
@@ -498,6 +513,8 @@ def expr(options: argparse.Namespace, console: Console) -> int:
     """Print the parts and the value of an expression."""
     from kuiper import expression
 
+    if options.ncnn:
+        return _ncnn(options, console)
     parser = expression.ExpressionParser(options.expression, extended=True)
     tree = parser.parse()
     facts: dict[str, Any] = {
@@ -511,9 +528,7 @@ def expr(options: argparse.Namespace, console: Console) -> int:
         values = [_value(text) for text in options.values]
         result = expression.CompiledExpression(tree)(*values)
         facts["value"] = result
-    for path, draw in ((options.svg, expression.to_svg), (options.dot, expression.to_dot)):
-        if path:
-            Path(path).write_text(draw(tree) + "\n", encoding="utf-8")
+    _draw(options, tree)
     console.data(facts)
     console.facts(
         [
@@ -527,6 +542,40 @@ def expr(options: argparse.Namespace, console: Console) -> int:
     if "value" in facts:
         console.text(f"\nvalue  {facts['value']}")
     return 0
+
+
+def _ncnn(options: argparse.Namespace, console: Console) -> int:
+    """Print the parts and the value of an expression in ncnn's language."""
+    from kuiper import expression
+    from kuiper.expression import ncnn
+
+    tree = ncnn.parse(options.expression)
+    facts: dict[str, Any] = {
+        "expression": ncnn.to_text(tree),
+        "items": [str(item) for item in tree.children],
+        "operands": ncnn.count_blobs(options.expression),
+    }
+    if options.values or not facts["operands"]:
+        try:
+            shapes = [shape(text) for text in options.values]
+        except argparse.ArgumentTypeError as error:
+            raise kuiper.InputError(str(error)) from None
+        facts["value"] = ncnn.eval_list(tree, shapes)
+    _draw(options, tree)
+    console.data(facts)
+    console.text(expression.outline(tree))
+    if "value" in facts:
+        console.text(f"\nvalue  {facts['value']}")
+    return 0
+
+
+def _draw(options: argparse.Namespace, tree: Any) -> None:
+    """Write the pictures of a tree that the options name."""
+    from kuiper import expression
+
+    for path, draw in ((options.svg, expression.to_svg), (options.dot, expression.to_dot)):
+        if path:
+            Path(path).write_text(draw(tree) + "\n", encoding="utf-8")
 
 
 # -- graph ---------------------------------------------------------------------------------

@@ -35,13 +35,15 @@ def add_commands(commands: Commands) -> None:
         "run a model on arrays or pictures",
         """\
 INPUT is one .npz file with the names of the inputs, or a .npy file or picture per input; several
-pictures for a model with one input form a batch.
+pictures for a model with one input form a batch.  - reads one such file from standard input.
+The suffix of -o selects the format: .npz holds all results by name, .npy one result, .csv one
+result with up to two axes, a row per line.
 example: kuiper run model.pnnx.param photo.jpg -o out.npz""",
     )
     add_model(parser)
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help=".npz, .npy or picture files")
-    add("-o", "--output", metavar="FILE", help="an .npz file to write (or .npy for one result)")
+    add("-o", "--output", metavar="FILE", help="an .npz, .npy or .csv file to write")
     add(
         "--trace",
         action="append",
@@ -98,6 +100,8 @@ example: kuiper profile resnet18.pnnx.param --html resnet18.html""",
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Run a model once; describe its results and optionally write them."""
+    if options.output and Path(options.output).suffix not in (".npz", ".npy", ".csv"):
+        options.parser.error(f"-o: '{options.output}' is neither .npz nor .npy nor .csv")
     model = load_model(options)
     inputs = read_inputs(model, options.inputs, options)
     start = time.perf_counter()
@@ -110,16 +114,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         for number, part in enumerate(parts):
             arrays[name if len(parts) == 1 else f"{name}.{number}"] = part
     if options.output:
-        if options.output.endswith(".npy"):
-            if len(arrays) > 1:
-                raise kuiper.InputError(
-                    f"{options.output}: a .npy file holds one array, the model gave {len(arrays)}: "
-                    f"{', '.join(arrays)}; name a .npz file"
-                )
-            np.save(options.output, next(iter(arrays.values())))
-        else:
-            with open(options.output, "wb") as file:  # np.savez would append .npz to a path
-                np.savez(file, **arrays)
+        _write_arrays(options.output, arrays)
     described = {name: _described(array) for name, array in arrays.items()}
     console.data(
         {"model": options.model, "ms": seconds * 1e3, "file": options.output, "outputs": described}
@@ -134,6 +129,31 @@ def run(options: argparse.Namespace, console: Console) -> int:
     where = f", written to {options.output}" if options.output else ""
     console.text(f"{seconds * 1e3:.2f} ms with planning{where}")
     return 0
+
+
+def _write_arrays(path: str, arrays: dict[str, np.ndarray]) -> None:
+    """Write all arrays to an .npz file, or the only one to an .npy or .csv file."""
+    suffix = Path(path).suffix
+    if suffix == ".npz":
+        np.savez(path, **arrays)  # type: ignore[arg-type]
+        return
+    if len(arrays) > 1:
+        raise kuiper.InputError(
+            f"{path}: a {suffix} file holds one array, the model gave {len(arrays)}: "
+            f"{', '.join(arrays)}; name a .npz file"
+        )
+    ((name, array),) = arrays.items()
+    if suffix == ".npy":
+        np.save(path, array)
+        return
+    if array.ndim > 2 or array.dtype.kind == "c":
+        raise kuiper.InputError(
+            f"{path}: a .csv file holds real numbers with up to two axes, '{name}' is "
+            f"{array.dtype} {array.shape}; name a .npy or .npz file"
+        )
+    # 17 and 9 digits identify every float64 and float32.
+    exact = {"f": "%.17g" if array.dtype.itemsize == 8 else "%.9g"}.get(array.dtype.kind, "%d")
+    np.savetxt(path, np.atleast_2d(array), exact, ",")
 
 
 def _described(array: np.ndarray) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def test_every_command_has_help(capsys):
     commands = all_commands()
     assert set(commands) == {
         "info", "check", "expr", "graph", "run", "bench", "profile", "classify", "detect",
-        "segment", "export", "completion",
+        "segment", "export", "operators", "config", "completion",
     }  # fmt: skip
     for name, (summary, _) in commands.items():
         assert summary
@@ -151,6 +151,52 @@ def test_without_arguments_the_commands_are_listed(run):
     assert "    classify    classify pictures\n" in err
     assert "    completion  print the completion script of a shell\n" in err
     assert "exit codes:" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["prof"], "there is no command 'prof'; did you mean profile?"),
+        (["zzz"], "there is no command 'zzz'; choose from info, check, "),
+        (["my.pnnx.param"], "name a command first: kuiper info my.pnnx.param"),
+    ],
+)
+def test_an_unknown_command(capsys, words, said):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == EXIT_CODES["usage"]
+    assert said in capsys.readouterr().err
+
+
+def test_an_unknown_option_shows_the_usage_of_its_command(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["info", "m.param", "more", "--jsn", "--optimise=no"])
+    assert stop.value.code == EXIT_CODES["usage"]
+    err = capsys.readouterr().err
+    assert err.startswith("usage: kuiper info ")
+    assert "unrecognized arguments: more --jsn (did you mean --json?) --optimise=no" in err
+    with pytest.raises(SystemExit):
+        main(["--versoin"])
+    assert "--versoin (did you mean --version?)" in capsys.readouterr().err
+
+
+def test_operators(run, run_json):
+    (told,) = run_json("operators")
+    assert told["operators"] == kuiper.supported_operators()
+    code, out, _ = run("operators", "MaxPool", "erf")
+    assert code == 0
+    assert {"nn.MaxPool2d", "F.max_pool2d"} & set(out.split()) == {"nn.MaxPool2d"}
+    assert all("maxpool" in line.lower() or "erf" in line.lower() for line in out.split())
+    code, _, err = run("operators", "zzz")
+    assert (code, "no supported operator contains 'zzz'" in err) == (3, True)
+
+
+def test_config(run, run_json):
+    (told,) = run_json("config")
+    assert (told["version"], told["numpy"]) == (kuiper.__version__, np.__version__)
+    code, out, _ = run("config")
+    assert code == 0
+    assert re.search(r"^isa_available +baseline", out, re.MULTILINE)
 
 
 def test_an_error_of_a_command_shows_the_usage_of_this_command(capsys, small):
@@ -414,6 +460,60 @@ def test_run_on_an_archive_and_to_one_array(run, small, tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), np.full((1, 3, 1, 1), 3))
 
 
+def test_run_to_a_table(run, tmp_path):
+    param = tmp_path / "rows.param"
+    param.write_text(
+        "7767517\n3 2\npnnx.Input in 0 1 0 #0=(?,?)f32\nF.relu act 1 1 0 1\npnnx.Output out 1 0 1\n"
+    )
+    x = np.float32([[1, 1 / 3], [-2, 1e-30]])
+    np.save(tmp_path / "x.npy", x)
+    table = tmp_path / "y.csv"
+    assert run("run", param, tmp_path / "x.npy", "-o", table)[0] == 0
+    assert table.read_text() == "1,0.333333343\n0,1e-30\n"
+    np.testing.assert_array_equal(np.loadtxt(table, np.float32, delimiter=","), np.maximum(x, 0))
+
+
+def test_results_that_make_no_table(run, small, tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.ones((1, 3, 2, 2), np.float32))
+    code, _, err = run("run", small, tmp_path / "x.npy", "-o", tmp_path / "y.csv")
+    assert code == 3
+    assert "'3' is float32 (1, 3, 1, 1); name a .npy or .npz file" in err
+    arguments = run("run", small, tmp_path / "x.npy", "-o", tmp_path / "y.csv", "--trace", "act")
+    assert "a .csv file holds one array, the model gave 2" in arguments[2]
+    with pytest.raises(SystemExit):
+        main(["run", str(small), "x.npy", "-o", "y.txt"])
+    assert "'y.txt' is neither .npz nor .npy nor .csv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["npy", "npz", "png"])
+def test_run_on_standard_input(run_json, small, tmp_path, monkeypatch, form):
+    stream = io.BytesIO()
+    if form == "npy":
+        np.save(stream, np.ones((1, 3, 8, 8), np.float32))
+    elif form == "npz":
+        np.savez(stream, **{"0": np.ones((1, 3, 8, 8), np.float32)})
+    else:
+        cv2 = pytest.importorskip("cv2")
+        stream.write(cv2.imencode(".png", np.zeros((9, 9, 3), np.uint8))[1].tobytes())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stream.getvalue())))
+    (facts,) = run_json("run", small, "-", "--size", "8")
+    assert facts["outputs"]["3"]["shape"] == [1, 3, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("data", "others", "said"),
+    [
+        (b"", [], "standard input (-) is empty"),
+        (b"\x93NUMPY", [], "<stdin>.npy: not a .npy or .npz file"),
+        (b"PK", ["x.npy"], "standard input (-) holds all inputs of a run"),
+    ],
+)
+def test_standard_input_that_cannot_be_used(run, small, monkeypatch, data, others, said):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    code, _, err = run("run", small, "-", *others)
+    assert (code, said in err) == (3, True), err
+
+
 def test_run_on_pictures(run_json, small, tmp_path):
     cv2 = pytest.importorskip("cv2")
     for name in ("a.png", "b.png"):
@@ -510,6 +610,26 @@ def test_expr_with_files(run_json, tmp_path):
     assert facts["value"] == [1, 2, 3]
     assert svg.read_text().startswith("<svg")
     assert dot.read_text().startswith("digraph")
+
+
+@pytest.mark.parametrize("value", ["-1", "-.5", "-1e3", "-inf"])
+def test_values_that_begin_with_a_minus(run, value):
+    code, out, _ = run("expr", "neg(@0)", value)
+    assert code == 0
+    assert float(out.rpartition("value  ")[2]) == -float(value)
+
+
+def test_expr_of_ncnn(run, run_json, tmp_path):
+    code, out, _ = run("expr", "--ncnn", "-1,*(0h,2),+(1c,2)", "3x8x8", "5x4x4")
+    assert code == 0
+    assert out.endswith("\n\nvalue  [-1, 16, 7]\n")
+    dot = tmp_path / "tree.dot"
+    (facts,) = run_json("expr", "-(0w,1)", "--ncnn", "--dot", dot)
+    assert facts == {"expression": "-(0w,1)", "items": ["-(0w,1)"], "operands": 1}
+    assert dot.read_text().startswith("digraph")
+    assert run("expr", "--ncnn", "0w", "wide")[0] == 3
+    code, _, err = run("expr", "--ncnn", "*(0h,2", "8")
+    assert (code, "^" in err) == (3, True)
 
 
 def test_an_invalid_expr(run):
