@@ -18,6 +18,7 @@ NEEDS = {
     "fastapi": ("cv2", "fastapi", "httpx", "python_multipart"),
     "golden": ("torch", "pnnx"),
     "huggingface": ("torch", "pnnx", "transformers"),
+    "notebook": ("cv2",),
     "onnxruntime": ("onnx", "onnxruntime", "pnnx"),
     "ultralytics": ("cv2", "torch", "pnnx", "ultralytics"),
 }
@@ -104,6 +105,15 @@ def test_a_golden_file_passes_the_check(run, capsys):
     capsys.readouterr()
     assert main(["check", "net.pnnx.param", "golden.npz"]) == 1
     assert "act" in capsys.readouterr().out
+
+
+def test_a_notebook_shows_pictures(run):
+    if not (MODELS / "mobilenet_v2.f16.pnnx.bin").exists():
+        pytest.skip("the weights of the example models are in the repository, not in the sdist")
+    names = run("notebook")
+    assert "1×32×112×112" in names["classifier"].model._repr_html_()
+    assert "<svg" in names["profile"]._repr_html_()
+    assert names["traced"]["features.18.2"].shape == (1, 1280, 7, 7)
 
 
 @pytest.mark.filterwarnings("default")  # of the packages
