@@ -83,7 +83,9 @@ def _verify_arguments(graph: Graph) -> None:
         if op.type in GRAPH_TYPES:
             continue
         attributes = {key: attribute_spec(a) for key, a in op.attributes.items()}
-        resolve(op, find_record(op.type), {}, attributes)
+        arguments = resolve(op, find_record(op.type), {}, attributes)
+        if arguments.verify is not None:
+            arguments.verify(op)
         for key, spec in attributes.items():
             if op.type.startswith("nn.") and spec.dtype.kind == "c":
                 raise OperatorError(

@@ -78,6 +78,7 @@ def test_the_undamaged_model_runs():
         ({"weight": "(8,4,9)"}, "weight"),
         ({"weight": "(8,2,3,3)"}, "weight"),
         ({"bias": "True"}, "'bias' is True, but the tensor 'bias' is missing"),
+        ({"bias": "hello"}, "'bias' is 'hello', expected True with a weight 'bias', or False without"),
         ({"groups": "3"}, "in_channels"),
         ({"groups": "0"}, "'groups' is 0"),
         ({"groups": "-2"}, "'groups' is -2"),
@@ -203,6 +204,36 @@ def test_transposed_convolutions_of_large_strides():
 def test_invalid_graphs(lines, error, message):
     with pytest.raises(error, match=message):
         run(text(*lines))
+
+
+@pytest.mark.parametrize(
+    ("expression", "message", "column"),
+    [
+        ("axc(@0,@1)", "unknown operator 'axc'", 1),
+        ("add(@0,@2)", "@2 refers to none of the 2 operands", 8),
+        ("", "the expression is empty", 1),
+        ("add(@0,1", "'\\(' is never closed", 4),
+        ("add(@0,1))", "'\\)' closes nothing", 10),
+        ("add(@0)", "add takes 2 arguments, got 1", 1),
+        ("add(@0,@1,@0)", "add takes 2 arguments, got 3", 1),
+        ("ant", "'ant' is no operator, reference or number", 1),
+        ("[@0,ant]", "'ant' is no operator, reference or number", 5),
+        ("add(@0,ant)", "'ant' is no operator, reference or number", 8),
+    ],
+)
+def test_expressions_that_cannot_run_are_refused_by_load(expression, message, column):
+    lines = IN, "pnnx.Input in2 0 1 z", f"pnnx.Expression e 2 1 x z y expr={expression}", OUT
+    with pytest.raises(OperatorError, match=f"operator 'e' .*{message}") as caught:
+        kuiper.load(text(*lines))
+    *_, written, caret = str(caught.value).split("\n")
+    assert written.strip() == expression
+    assert caret == " " * (column + 1) + "^"
+
+
+@pytest.mark.parametrize("reader", ["pnnx.Output out 1 0 w", "pnnx.Expression r 1 1 w v expr=@0"])
+def test_a_word_without_operands_is_no_tensor(reader):
+    with pytest.raises(OperatorError, match="'ant' is no operator, reference or number"):
+        kuiper.load(text("pnnx.Expression e 0 1 w expr=ant", reader))
 
 
 # -- sizes -------------------------------------------------------------------------------------
@@ -384,8 +415,8 @@ def test_nested_lists():
 def test_nested_lists_of_an_expression():
     for item in ("@0", "1"):
         lines = f"pnnx.Expression e 1 1 x y expr={'[' * 900}{item}{']' * 900}", OUT
-        with pytest.raises(ShapeError, match=r"operator 'e' .* nested more than 100 deep"):
-            run(text(IN, *lines))
+        with pytest.raises(OperatorError, match=r"operator 'e' .* nested more than 100 deep"):
+            kuiper.load(text(IN, *lines))
 
 
 def test_a_chain_of_concatenations():

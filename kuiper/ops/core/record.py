@@ -93,6 +93,9 @@ class Record(Generic[T]):
         ``joined_axis()``: the axis along which the output concatenates the inputs, for a record
         that copies only inputs that are not in the output yet; the planner lets producers write
         into it.
+    verify : callable or None
+        ``verify(operator)`` raises OperatorError for what the file alone shows to be wrong; called
+        when a model is loaded, where no input of the operator is known yet.
     batch : str, NoBatchRule or callable
         The batch rule: the name of a rule in :mod:`kuiper.ops.core.batch`, a method
         ``batch(call)``, or the reason why there is none.
@@ -113,6 +116,7 @@ class Record(Generic[T]):
     data_dependent = False
     internal = False
     joined_axis: Any = None
+    verify: Any = None
     batch: Callable[[Any], Any] | str | None = None
     types: tuple[str, ...] = ()
 

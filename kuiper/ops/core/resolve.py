@@ -365,7 +365,10 @@ class _Collected:
                     continue
                 is_tensor = isinstance(value, TENSORS)
                 got = f"the tensor {value}" if is_tensor else repr(value)
-                self.faults.append(f"argument '{name}' is {got}, expected {argument.expected}")
+                expected = argument.expected
+                if isinstance(argument, TensorArgument) and self.operator.type.startswith("nn."):
+                    expected = f"True with a weight '{name}', or False without"
+                self.faults.append(f"argument '{name}' is {got}, expected {expected}")
         if self.faults:
             raise OperatorError(f"{self.operator.label}: " + "; ".join(self.faults))
         if wanted:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kuiper.errors import ExpressionError, ShapeError
+from kuiper.errors import ExpressionError, OperatorError, ShapeError
 from kuiper.expression import (
     Call,
     Deferred,
     ElementwiseProgram,
     List,
+    Literal,
     Node,
     Ref,
     fold,
@@ -26,6 +27,7 @@ from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.schema import Argument, StaticValue, Tensors, field
 
 if TYPE_CHECKING:
+    from kuiper.ir import Operator
     from kuiper.ops.core.batch import TracedCall
 
 __all__ = ["Expression", "Formula", "bind_tree", "computed", "write_tree"]
@@ -57,6 +59,19 @@ def _tree(a: Expression[Any]) -> Node:
     return parse(a.expr, len(a.operands))
 
 
+def _check_words(tree: Node, op: Operator) -> None:
+    """Refuse a word where a tensor or a number is needed.
+
+    An expression without operands may be a word, which its consumer takes: the mode of a padding,
+    the key of a dict.
+    """
+    for node in tree.preorder():
+        if isinstance(node, Literal) and isinstance(node.value, str):
+            readers = {user.type for output in op.outputs for user in output.consumers}
+            if op.inputs or readers & {"pnnx.Output", "pnnx.Expression"}:
+                raise node.error(f"{node.value!r} is no operator, reference or number")
+
+
 def _static_or_spec(value: Any) -> Any:
     """Return an operand for `fold`: static values and scalars bare, other tensors unchanged."""
     if isinstance(value, StaticValue):
@@ -86,6 +101,12 @@ class Expression(Record[T]):
     operands: list[T] = Tensors()
     expr: Any = field(_ExpressionText)()
     layout = Layout.LIKE
+
+    def verify(self, op: Operator) -> None:
+        try:
+            _check_words(_tree(self), op)
+        except ExpressionError as error:
+            raise OperatorError(f"{op.label}: {error}") from None
 
     def infer(self: Expression[TensorSpec]) -> Any:
         result = _spec(_fold(self))
