@@ -362,6 +362,21 @@ def extensions() -> list[Extension]:
     return modules
 
 
+def use_compiler(compiler: ccompiler.CCompiler, name: str) -> None:
+    """Compile on Windows with another compiler that takes cl's options: clang-cl.
+
+    setuptools, which reads CC on other systems, always calls cl there.
+    """
+    path = shutil.which(name)
+    if path is None:
+        raise SystemExit(f"kuiper: the environment variable CC names {name}, which is not on PATH")
+    if not compiler.initialized:
+        compiler.initialize()
+    compiler.cc = path
+    # Objects for the whole-program optimiser of cl's linker, which clang-cl does not write.
+    compiler.compile_options = [o for o in compiler.compile_options if o != "/GL"]
+
+
 class Build(build_ext):
     """Shows how far it is, and compiles no module again whose sources and settings are the same.
 
@@ -373,6 +388,8 @@ class Build(build_ext):
     def build_extensions(self) -> None:
         """Compile all modules, or take those that were kept."""
         self._lock, self._count, self._start = threading.Lock(), 0, time.monotonic()
+        if MSVC and os.environ.get("CC"):
+            use_compiler(self.compiler, os.environ["CC"])
         version = preprocessed("__VERSION__\n").splitlines()[-1:]  # without the name of the file
         self._settings = [sys.version, Cython.__version__, *version]
         for key, value in sorted(vars(self.compiler).items()):
