@@ -29,7 +29,7 @@ SDIST_NEEDS = (
     "docs/tutorial/01-tensors.md", "docs/tutorial/pictures/memory.svg",
     "kuiper/_kernels/simd/vec.h", "kuiper/_kernels/micro/all.pxi",
     "tests/unit/test_package.py", "tests/docs/test_examples.py",
-    "docs/development.md", "docs/design.md", "examples/classify.py",
+    "docs/development.md", "docs/design.md", "docs/photo.jpg", "examples/classify.py",
     "examples/photos/chelsea.png", "examples/models/imagenet_classes.txt",
     "examples/models/mobilenet_v2.f16.pnnx.param", ".ci/run",
 )  # fmt: skip
