@@ -1,4 +1,4 @@
-"""What a release needs: links that work on PyPI, the choice of a compiler on Windows, one version."""
+"""What a release needs: links that work on PyPI, a compiler on Windows, one version."""
 
 import re
 import runpy
