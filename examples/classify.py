@@ -147,6 +147,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--size", type=height_width, metavar="N|HxW", help="the network's input size")
     add("--crop", action=flag, help="keep the proportions and crop the centre, or squeeze")
     add("--resize", type=positive, metavar="N", help="short side before the crop")
+    add("--filter", choices=["bilinear", "bicubic"], help="how pixels are interpolated")
     add("--antialias", action=flag, help="shrink like Pillow and torchvision, or like OpenCV")
     add("--scale", type=number, metavar="X", help="factor on pixels 0..255, as in 1/255")
     add("--mean", type=per_channel, metavar="A,B,C", help="subtracted after scaling, per channel")
@@ -157,7 +158,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def choose_preprocessing(options: argparse.Namespace, base: Preprocessing) -> Preprocessing:
     """Return the chosen preset, by default the model's, with the changes of the command line."""
-    names = ("size", "crop", "resize", "antialias", "scale", "mean", "std", "bgr")
+    names = ("size", "crop", "resize", "filter", "antialias", "scale", "mean", "std", "bgr")
     named = {name: getattr(options, name) for name in names}
     changes = {name: value for name, value in named.items() if value is not None}
     how = PRESETS[options.preset] if options.preset else base

@@ -107,7 +107,9 @@ def load(
     return Model(graph, optimize=optimize, threads=threads, max_memory=max_memory, plans=plans)
 
 
-def save(model: Model | Graph, param: Target, bin: Target | None = None) -> None:
+def save(
+    model: Model | Graph, param: Target, bin: Target | None = None, *, dtype: Any = None
+) -> None:
     """Write a model or graph as a ``.param`` and a ``.bin`` file.
 
     Parameters
@@ -116,8 +118,25 @@ def save(model: Model | Graph, param: Target, bin: Target | None = None) -> None
         A model is saved as it was loaded.
     param, bin : str, os.PathLike or binary file object
         As for :func:`load`.
+    dtype : str or numpy.dtype, optional
+        ``"float16"`` or ``"bfloat16"`` rounds float weights to half the size; ``"float32"`` widens
+        such weights.  A weight with values beyond the range of the type keeps its own, and weights
+        of other types, such as integers and float64, keep theirs.  The model still computes in
+        float32.  By default all types stay.
+
+    Raises
+    ------
+    InputError
+        If `dtype` is another type.
+    GraphError
+        If the format cannot express the graph.
     """
-    save_graph(model.graph if isinstance(model, Model) else model, param, bin)
+    graph = model.graph if isinstance(model, Model) else model
+    if dtype is not None:
+        from kuiper.pnnx._precision import with_float_type
+
+        graph = with_float_type(graph, dtype)
+    save_graph(graph, param, bin)
 
 
 def supported_operators() -> list[str]:

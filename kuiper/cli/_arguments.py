@@ -164,12 +164,13 @@ def add_preprocessing(parser: argparse.ArgumentParser) -> None:
     flag = BooleanOptionalAction
     add(
         "--preset",
-        choices=["imagenet", "course", "caffe", "tf"],
+        choices=["imagenet", "course", "caffe", "tf", "bicubic", "vit", "openai_clip"],
         help="conversion of pixels (default: that of the bundled model; imagenet for others)",
     )
     add("--size", type=height_width, metavar="N|HxW", help="input size of the network")
     add("--crop", action=flag, help="resize in proportion and crop the centre, or distort")
     add("--resize", type=positive, metavar="N", help="short side before the crop")
+    add("--filter", choices=["bilinear", "bicubic"], help="how pixels are interpolated")
     add("--antialias", action=flag, help="resize like Pillow and torchvision, or like OpenCV")
     add("--scale", type=fraction, metavar="X", help="factor on pixels 0..255, such as 1/255")
     add("--mean", type=per_channel, metavar="A,B,C", help="subtracted after scaling, per channel")

@@ -117,7 +117,7 @@ def preprocessing(options: argparse.Namespace, base: Preprocessing) -> Preproces
     """Return `base`, or the preset of the options, with the changes of the options."""
     from kuiper.vision import PRESETS
 
-    names = ("size", "crop", "resize", "antialias", "scale", "mean", "std", "bgr")
+    names = ("size", "crop", "resize", "filter", "antialias", "scale", "mean", "std", "bgr")
     named = {name: getattr(options, name) for name in names}
     changes: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     how = PRESETS[options.preset] if options.preset else base
@@ -174,9 +174,12 @@ def read_inputs(
         )
     base = replace(PRESETS["imagenet"], size=input_size(model))
     how = preprocessing(options, base)
-    pictures = [
-        preprocess(load_image(path if piped is None else io.BytesIO(piped)), how) for path in paths
-    ]
+    sources: Sequence[Any] = paths
+    if piped is not None:
+        stream = io.BytesIO(piped)
+        stream.name = "standard input, which holds neither .npz nor .npy"  # type: ignore[attr-defined]
+        sources = [stream]
+    pictures = [preprocess(load_image(source), how) for source in sources]
     if len(model.inputs) == 1:
         return [np.stack(pictures)]
     return [picture[None] for picture in pictures]

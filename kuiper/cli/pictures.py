@@ -103,6 +103,8 @@ class _Job:
 
     Attributes
     ----------
+    plan : callable
+        A number of pictures -> None; plans the network for them, so that times exclude it.
     compute : callable
         Pictures -> a result for each.
     record : callable
@@ -116,6 +118,7 @@ class _Job:
         A result -> the contribution of a frame to the summary of a video, by name.
     """
 
+    plan: Callable[[int], Any]
     compute: Callable[[list[np.ndarray]], list[Any]]
     record: Callable[[Any], dict[str, Any]]
     lines: Callable[[Any], list[str]]
@@ -130,7 +133,9 @@ def classify(options: argparse.Namespace, console: Console) -> int:
 
     classifier = Classifier(options.model, labels=options.labels)
     classifier.how = preprocessing(options, classifier.how)
+    size = classifier.how.size or ()
     job = _Job(
+        lambda count: classifier.model.plan((count, 3, *size)),
         lambda images: classifier(images, options.topk),
         lambda guesses: {"top": [vars(guess) for guess in guesses]},
         lambda guesses: [f"  {guess.probability:.4f}  {guess.label}" for guess in guesses],
@@ -162,6 +167,7 @@ def detect(options: argparse.Namespace, console: Console) -> int:
         ] or ["  nothing"]
 
     job = _Job(
+        lambda count: detector.model.plan((count, 3, *detector.size)),
         detector,
         record,
         lines,
@@ -188,6 +194,7 @@ def segment(options: argparse.Namespace, console: Console) -> int:
         return float((mask > 0.5).mean())
 
     job = _Job(
+        lambda count: segmenter.model.plan((count, 3, *segmenter.size)),
         segmenter,
         lambda mask: {"foreground": round(share(mask), 6), "size": list(mask.shape)},
         lambda mask: [f"  foreground {share(mask):.1%}"],
@@ -289,8 +296,9 @@ def _one_batch(
     """Compute, print and save one group; return the number of pictures that failed."""
     from kuiper.vision import save_image
 
-    start = time.perf_counter()
     try:
+        job.plan(len(group))
+        start = time.perf_counter()
         results = job.compute([image for _, image in group])
     except ValueError as error:
         if len(group) == 1:
@@ -298,13 +306,24 @@ def _one_batch(
         raise ValueError(f"{group[0][0]} and {len(group) - 1} more: {error}") from error
     ms = (time.perf_counter() - start) * 1e3 / len(group)
     for (path, image), result in zip(group, results, strict=True):
-        console.data({"file": str(path), "ms": round(ms, 3), **job.record(result)})
-        console.text("\n".join([f"{path}  {ms:.1f} ms", *job.lines(result)]))
-        if options.save is not None:
-            for suffix, picture in job.draw(image, result):
+        saved: list[Path] = []
+        try:
+            for suffix, picture in job.draw(image, result) if options.save is not None else ():
                 stem = "stdin" if str(path) == "-" else path.stem
-                save_image(_free_name(options.save, stem + suffix, ".png", taken), picture)
+                target = _free_name(options.save, stem + suffix, ".png", taken)
+                save_image(target, picture)
+                saved.append(target)
+        finally:  # a result is printed even if it cannot be written
+            record = {"file": str(path), "ms": round(ms, 3), **job.record(result)}
+            console.data({**record, **_saved(options, saved)})
+            lines = [f"{path}  {ms:.1f} ms", *job.lines(result)]
+            console.text("\n".join([*lines, *(f"  {target}" for target in saved)]))
     return 0
+
+
+def _saved(options: argparse.Namespace, paths: list[Path]) -> dict[str, Any]:
+    """Return the JSON field of the files that --save has written."""
+    return {} if options.save is None else {"saved": [str(path) for path in paths]}
 
 
 def _free_name(folder: Path, stem: str, suffix: str, taken: set[Path]) -> Path:
@@ -326,23 +345,25 @@ def _video(
     reader = VideoReader(path)
     writer = None
     total: dict[str, float] = {}
+    job.plan(1)
     n_frames, start = 0, time.perf_counter()
     try:
         for frame in console.progress(reader, reader.n_frames, str(path)):
             before = time.perf_counter()
             (result,) = job.compute([frame])
             ms = (time.perf_counter() - before) * 1e3
-            record = {"file": str(path), "frame": n_frames, "ms": round(ms, 3)}
-            console.data({**record, **job.record(result)})
-            n_frames += 1
-            for name, value in job.seen(result).items():
-                total[name] = total.get(name, 0) + value
             if options.save is not None:
                 suffix, picture = job.draw(frame, result)[0]
                 if writer is None:
                     target = _free_name(options.save, path.stem + suffix, ".avi", taken)
                     writer = VideoWriter(target, reader.fps)
                 writer.write(picture)
+            record = {"file": str(path), "frame": n_frames, "ms": round(ms, 3)}
+            saved = _saved(options, [writer.path] if writer is not None else [])
+            console.data({**record, **job.record(result), **saved})
+            n_frames += 1
+            for name, value in job.seen(result).items():
+                total[name] = total.get(name, 0) + value
     finally:  # also after Ctrl-C, the only way to stop a camera
         if writer is not None:
             writer.close()

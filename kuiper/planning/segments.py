@@ -85,6 +85,10 @@ class SegmentedPlan:
         self._first = _Segment(needed, specs, compile)
         self.n_threads = self.first_plan.n_threads
 
+    def __repr__(self) -> str:
+        count = 1 + len(self._later)  # without the lock: a debugger may ask while it is held
+        return f"<kuiper plan in segments: {count} planned, the first {self.first_plan!r}>"
+
     @property
     def first_plan(self) -> Plan:
         """The plan of the first segment."""

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         load_image,
         preprocess,
         resize_antialiased,
+        resize_bicubic,
         save_image,
     )
     from kuiper.vision.model_zoo import find_labels, find_model, models_folder
@@ -84,6 +85,7 @@ __all__ = [
     "preprocess",
     "probabilities",
     "resize_antialiased",
+    "resize_bicubic",
     "save_image",
 ]
 
@@ -95,7 +97,7 @@ _HOMES = {
     "drawing": ("class_colour", "draw_detections"),
     "images": (
         "PRESETS", "Preprocessing", "as_image", "find_pictures", "is_video", "load_image",
-        "preprocess", "resize_antialiased", "save_image",
+        "preprocess", "resize_antialiased", "resize_bicubic", "save_image",
     ),
     "model_zoo": ("find_labels", "find_model", "models_folder"),
     "segmentation": ("Segmenter", "cut_out", "overlay"),

@@ -142,6 +142,11 @@ class Classifier:
         self._labels_file = labels
         self._labels: list[str] | None = None
 
+    def __repr__(self) -> str:
+        height, width = self.how.size or input_size(self.model)
+        filter = f"{self.how.filter}{', cropped' if self.how.crop else ''}"
+        return f"<kuiper.vision.Classifier: {height}x{width} pixels, {filter}, of {self.model!r}>"
+
     def preprocess(self, image: np.ndarray) -> np.ndarray:
         """Return the network's input for one picture; see :func:`preprocess`.
 

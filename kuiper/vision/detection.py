@@ -357,6 +357,13 @@ class Detector:
         self._labels_file = labels
         self._labels: list[str] | None = None
 
+    def __repr__(self) -> str:
+        height, width = self.size
+        return (
+            f"<kuiper.vision.Detector: {self.decoder}, {height}x{width} pixels, threshold "
+            f"{self.threshold}, iou {self.iou}, of {self.model!r}>"
+        )
+
     def _outputs(self, x: np.ndarray) -> list[np.ndarray]:
         outputs = self.model(x)
         return list(outputs) if isinstance(outputs, tuple) else [outputs]

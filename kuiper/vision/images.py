@@ -28,6 +28,7 @@ __all__ = [
     "load_image",
     "preprocess",
     "resize_antialiased",
+    "resize_bicubic",
     "resize_lanczos",
     "save_image",
 ]
@@ -66,28 +67,30 @@ def load_image(path: str | Path | BinaryIO) -> np.ndarray:
     else:
         data, path = np.frombuffer(path.read(), np.uint8), getattr(path, "name", "<file>")
     try:
+        _check_pixels(data, path)
         image = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
     except cv2.error as error:  # such as more pixels than OpenCV allows
         raise ValueError(f"{path}: OpenCV cannot read it: {error.err}") from error
     if image is None:
-        what = _unreadable_pixels(data) or _diagnosis(data[:256].tobytes())
+        what = _diagnosis(data[:256].tobytes())
         raise ValueError(f"{path}: not an image in a format that OpenCV can read{what}")
     return image
 
 
-def _unreadable_pixels(data: np.ndarray) -> str:
-    """Return what a TIFF file holds that cannot become a picture of 0..255, if it is intact."""
-    if data[:4].tobytes() not in (b"II*\0", b"MM\0*"):
-        return ""
-    try:
-        image = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
-    except cv2.error:
-        return ""
-    if image is None:
-        return ""
-    return (
-        f": its pixels are {image.dtype}, expected integers of 8 or 16 bits; scale them to 0..255"
-    )
+# The first bytes of formats that may hold floats: TIFF, Radiance, portable float map.
+_MAYBE_FLOATS = (b"II*\0", b"MM\0*", b"#?RADIANCE", b"#?RGBE", b"PF", b"Pf")
+
+
+def _check_pixels(data: np.ndarray, path: Any) -> None:
+    """Raise ValueError if an intact file holds pixels whose scale to 0..255 is unknown."""
+    if not data[:10].tobytes().startswith(_MAYBE_FLOATS):
+        return
+    image = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
+    if image is not None and image.dtype not in (np.uint8, np.uint16):
+        raise ValueError(
+            f"{path}: its pixels are {image.dtype}, expected integers of 8 or 16 bits; scale them "
+            "to 0..255"
+        )
 
 
 def _diagnosis(head: bytes) -> str:
@@ -288,11 +291,16 @@ class Preprocessing:
         Resize in proportion and crop the centre; otherwise distort to `size`.
     antialias : bool
         Average over all pixels when shrinking, as Pillow and torchvision do, instead of
-        interpolating the four nearest, as OpenCV does.
+        interpolating the nearest ones, as OpenCV does.
     size : tuple of int, optional
         Height and width of the network's input; None means those of the model file.
     resize : int, optional
-        Short side before the crop in pixels; None means size / 0.875 (256 for 224).
+        Short side before the crop in pixels; None means size / `crop_ratio`.
+    filter : str
+        ``"bilinear"`` or ``"bicubic"``.
+    crop_ratio : float
+        Extent of the crop by the short side before it, unless `resize` is given: 0.875 resizes to
+        256 for 224.
     """
 
     mean: tuple[float, ...]
@@ -303,7 +311,17 @@ class Preprocessing:
     antialias: bool = True
     size: tuple[int, int] | None = None
     resize: int | None = None
+    filter: str = "bilinear"
+    crop_ratio: float = 0.875
 
+    def __post_init__(self) -> None:
+        if self.filter not in _OPENCV_FILTERS:
+            raise InputError(
+                f"filter is {self.filter!r}, expected one of {', '.join(_OPENCV_FILTERS)}"
+            )
+
+
+_OPENCV_FILTERS = {"bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
 
 _IMAGENET = Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
@@ -314,6 +332,18 @@ PRESETS = {
         mean=(104, 117, 123), std=(1, 1, 1), scale=1, bgr=True, crop=False, antialias=False
     ),
     "tf": Preprocessing(mean=(1, 1, 1), std=(1, 1, 1), scale=1 / 127.5),
+    # Networks that were trained on pictures resized by Pillow's BICUBIC.
+    "bicubic": replace(_IMAGENET, filter="bicubic"),
+    # timm resizes to 248 for 224: int(224 / 0.9).
+    "vit": Preprocessing(
+        mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), filter="bicubic", crop_ratio=224 / 248
+    ),
+    "openai_clip": Preprocessing(
+        mean=(0.48145466, 0.4578275, 0.40821073),
+        std=(0.26862954, 0.26130258, 0.27577711),
+        filter="bicubic",
+        crop_ratio=1,
+    ),
 }
 
 
@@ -385,12 +415,47 @@ def lanczos_weights(length: int, new_length: int) -> np.ndarray:
     )
 
 
-def resize_lanczos(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resize like Pillow's LANCZOS: along the rows, rounded, then along the columns."""
-    columns = lanczos_weights(image.shape[1], width)
+def bicubic_weights(length: int, new_length: int) -> np.ndarray:
+    """Return the (new_length, length) matrix of antialiased bicubic resizing along one axis."""
+
+    def kernel(x: np.ndarray) -> np.ndarray:
+        x = np.abs(x)
+        near = (1.5 * x - 2.5) * x * x + 1
+        far = ((-0.5 * x + 2.5) * x - 4) * x + 2
+        return np.where(x < 1, near, np.where(x < 2, far, 0))
+
+    return _resize_weights(length, new_length, kernel)
+
+
+def _resize_as_pillow(
+    image: np.ndarray, height: int, width: int, weights: Callable[[int, int], np.ndarray]
+) -> np.ndarray:
+    """Resize along the rows, round to 0..255, then along the columns."""
+    columns = weights(image.shape[1], width)
     half = np.clip(np.rint(weighted(columns, _transposed(image))), 0, 255)  # (width, old height, 3)
-    rows = lanczos_weights(image.shape[0], height)
+    rows = weights(image.shape[0], height)
     return np.clip(np.rint(weighted(rows, _transposed(half))), 0, 255).astype(np.uint8)
+
+
+def resize_lanczos(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Resize like Pillow's LANCZOS."""
+    return _resize_as_pillow(image, height, width, lanczos_weights)
+
+
+def resize_bicubic(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Resize like Pillow's BICUBIC, with which many networks were trained; OpenCV lacks it.
+
+    Parameters
+    ----------
+    image : numpy.ndarray of uint8, shape (height, width, 3)
+    height, width : int
+        Size of the result in pixels.
+
+    Returns
+    -------
+    numpy.ndarray of uint8, shape (height, width, 3)
+    """
+    return _resize_as_pillow(image, height, width, bicubic_weights)
 
 
 def preprocess(image: np.ndarray, how: Preprocessing) -> np.ndarray:
@@ -421,7 +486,7 @@ def preprocess(image: np.ndarray, how: Preprocessing) -> np.ndarray:
         new_height, new_width = height, width
     else:
         if how.resize is None:
-            ratio = max(height / old_height, width / old_width) / 0.875
+            ratio = max(height / old_height, width / old_width) / how.crop_ratio
         else:
             ratio = how.resize / min(old_height, old_width)
         # Like torchvision: the short side is rounded, the long side truncated.
@@ -437,10 +502,13 @@ def preprocess(image: np.ndarray, how: Preprocessing) -> np.ndarray:
             f"cannot crop {height}x{width} pixels from {new_height}x{new_width}; "
             f"set --resize to {max(height, width)} or more"
         )
-    if how.antialias:
-        image = resize_antialiased(image, new_height, new_width)
+    if not how.antialias:
+        order = _OPENCV_FILTERS[how.filter]
+        image = cv2.resize(image, (new_width, new_height), interpolation=order)
+    elif how.filter == "bicubic":
+        image = resize_bicubic(image, new_height, new_width)
     else:
-        image = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_LINEAR)
+        image = resize_antialiased(image, new_height, new_width)
     top, left = round((new_height - height) / 2), round((new_width - width) / 2)
     return normalised(image[top : top + height, left : left + width], how)
 

@@ -89,7 +89,15 @@ class Segmenter:
             raise ValueError(f"kind {kind!r}, expected one of {', '.join(SEGMENTERS)}")
         self.model = load_network(model, "a segmentation model")
         self.kind = SEGMENTERS[kind]
+        self._kind_name = kind
         self.size = input_size(self.model, 320) if size is None else size
+
+    def __repr__(self) -> str:
+        height, width = self.size
+        return (
+            f"<kuiper.vision.Segmenter: {self._kind_name}, {height}x{width} pixels, of "
+            f"{self.model!r}>"
+        )
 
     def preprocess(self, image: np.ndarray) -> np.ndarray:
         """Return the network's input for one picture.

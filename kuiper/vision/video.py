@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kuiper.pnnx._messages import recognise
+from kuiper.pnnx._messages import plural, recognise
 from kuiper.vision._opencv import cv2
 
 __all__ = ["VideoReader", "VideoWriter"]
@@ -71,6 +71,11 @@ class VideoReader:
         self.fps = self._capture.get(cv2.CAP_PROP_FPS) or 25.0
         count = int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT))
         self.n_frames = count if count > 0 else None
+        self._source = text
+
+    def __repr__(self) -> str:
+        count = "" if self.n_frames is None else f", {plural(self.n_frames, 'frame')}"
+        return f"<kuiper.vision.VideoReader: {self._source}, {self.fps:g} per second{count}>"
 
     def __iter__(self) -> Iterator[np.ndarray]:
         try:
@@ -161,6 +166,9 @@ class VideoWriter:
         self.fps = fps
         self._writer: Any = None
         self._shape: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<kuiper.vision.VideoWriter: {self.path}, {self.fps:g} per second>"
 
     def write(self, frame: np.ndarray) -> None:
         """Append a frame; the first one sets the size of the video.

@@ -22,6 +22,7 @@ from kuiper.cli._app import EXIT_CODES, build_parser
 from kuiper.cli._console import Console, bytes_text, count_text
 from kuiper.cli.completing import subcommands
 from kuiper.cli.inspecting import difference
+from kuiper.planning.plan_cache import PlanCache
 
 from ...support.process import PACKAGES, output_of, python_environment, run_python
 from ...support.shipped import MODELS
@@ -506,6 +507,7 @@ def test_run_on_standard_input(run_json, small, tmp_path, monkeypatch, form):
         (b"", [], "standard input (-) is empty"),
         (b"\x93NUMPY", [], "<stdin>.npy: not a .npy or .npz file"),
         (b"PK", ["x.npy"], "standard input (-) holds all inputs of a run"),
+        (b"words", [], "standard input, which holds neither .npz nor .npy: not an image"),
     ],
 )
 def test_standard_input_that_cannot_be_used(run, small, monkeypatch, data, others, said):
@@ -577,6 +579,22 @@ def test_profile(run_json, small):
     kernels = [kind for row in facts["operators"] for kind in row["kernels"]]
     assert sorted(kernels) == sorted(step["kind"] for step in facts["steps"])
     assert sum(g["seconds"] for g in facts["types"]) * 1e3 == pytest.approx(facts["total_ms"])
+
+
+def test_profile_writes_a_trace(run, run_json, small, tmp_path):
+    arguments = ("profile", small, "--shape", "1x3x32x32", "--runs", "2", "--no-roofline")
+    (facts,) = run_json(*arguments, "--trace", tmp_path / "t.json")
+    assert facts["trace"] == str(tmp_path / "t.json")
+    trace = json.loads((tmp_path / "t.json").read_text())
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert [event["name"] for event in events] == [step["name"] for step in facts["steps"]]
+    assert [event["cat"] for event in events] == [step["kind"] for step in facts["steps"]]
+    assert sum(event["dur"] for event in events) == pytest.approx(facts["total_ms"] * 1e3)
+    ends = [event["ts"] + event["dur"] for event in events]
+    assert [event["ts"] for event in events] == pytest.approx([0, *ends[:-1]])
+    said = f"trace: {tmp_path / 't.json'}, for ui.perfetto.dev or chrome://tracing"
+    assert said in run(*arguments, "--trace", tmp_path / "t.json")[1].splitlines()
+    assert run(*arguments, "--trace", tmp_path / "missing" / "t.json")[0] == EXIT_CODES["file"]
 
 
 def test_profile_as_text(run, small):
@@ -770,6 +788,44 @@ def test_classify(run_json, tmp_path):
     assert labels["chelsea"] == "Egyptian cat"
     assert labels["coffee"] == "espresso"
     assert len(list(tmp_path.glob("*_classified.png"))) == len(found) == 4
+    assert all(
+        f["saved"] == [str(tmp_path / f"{Path(f['file']).stem}_classified.png")] for f in found
+    )
+
+
+@needs_weights
+@pytest.mark.parametrize(
+    ("command", "suffixes"),
+    [
+        ("classify", ["classified"]),
+        ("detect", ["boxes"]),
+        ("segment", ["overlay", "cutout", "mask"]),
+    ],
+)
+def test_saved_files_are_named(run, tmp_path, command, suffixes):
+    pytest.importorskip("cv2")
+    code, out, _ = run(command, PHOTOS / "chelsea.png", "--save", tmp_path)
+    assert code == 0
+    said = out.splitlines()[-len(suffixes) :]
+    assert said == [f"  {tmp_path / f'chelsea_{suffix}.png'}" for suffix in suffixes]
+
+
+@needs_weights
+@pytest.mark.parametrize(
+    ("command", "model"),
+    [("classify", "squeezenet"), ("detect", "nanodet_m"), ("segment", "selfie")],
+)
+def test_times_exclude_planning(run_json, monkeypatch, command, model):
+    pytest.importorskip("cv2")
+    make = PlanCache._compile
+
+    def compile(*arguments):
+        time.sleep(1)
+        return make(*arguments)
+
+    monkeypatch.setattr(PlanCache, "_compile", compile)
+    (found,) = run_json(command, PHOTOS / "chelsea.png", "--model", model)
+    assert found["ms"] < 900
 
 
 @needs_weights
@@ -835,6 +891,7 @@ def test_detect_on_a_video(run_json, video, tmp_path):
     cv2 = pytest.importorskip("cv2")
     frames = run_json("detect", video, "--save", tmp_path / "out")
     assert [f["frame"] for f in frames] == [0, 1, 2]
+    assert all(f["saved"] == [str(tmp_path / "out" / "clip_boxes.avi")] for f in frames)
     assert all(f["ms"] > 0 for f in frames)
     written = cv2.VideoCapture(str(tmp_path / "out" / "clip_boxes.avi"))
     assert written.get(cv2.CAP_PROP_FRAME_COUNT) == 3

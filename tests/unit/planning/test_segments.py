@@ -103,6 +103,16 @@ def test_later_plans_are_cached_by_shape():
     assert model.plan((12, 4)) is plan.first_plan
 
 
+def test_a_plan_in_segments_describes_itself():
+    model = model_of(ROWS)
+    check(model, rows(5))
+    plan = segmented(model, rows(5))
+    assert repr(plan) == f"<kuiper plan in segments: 2 planned, the first {plan.first_plan!r}>"
+    assert "(12, 4)" in repr(plan)
+    with plan._lock:  # a debugger may ask at any time
+        assert "2 planned" in repr(plan)
+
+
 def test_models_without_data_dependent_operators_have_no_segments():
     model = model_of("pnnx.Input i 0 1 x\nF.relu a 1 1 x y $input=x\npnnx.Output o 1 0 y")
     assert type(model._plans.find([values(3)], model._n_threads)) is Plan

@@ -23,6 +23,7 @@ from kuiper.pnnx import load_graph, save_graph
 from kuiper.pnnx.archive_writer import write_archive
 
 from ...support.process import output_of
+from ...support.shipped import MODELS, SHIPPED
 from ...support.textgraph import contents_of
 
 # A small model as pnnx 20261020 wrote it: Linear, LeakyReLU(1e-5), an interpolation by
@@ -452,3 +453,77 @@ def test_import_is_lean():
     assert "kuiper.pnnx.param" in modules
     heavy = {"zipfile", "mmap", "tempfile", "kuiper.pnnx.archive", "difflib", "fnmatch"}
     assert heavy.isdisjoint(modules)
+
+
+# -- in another float type ---------------------------------------------------------------------
+
+
+@pytest.mark.skipif(
+    not (MODELS / "mobilenet_v2.f16.pnnx.bin").exists(),
+    reason="the weights of the example models are in the repository, not in the sdist",
+)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_half_precision_equals_the_bundled_files(tmp_path, name):
+    bundled = MODELS / f"{name}.f16.pnnx.param"
+    wide, half = tmp_path / "wide.pnnx.param", tmp_path / "half.pnnx.param"
+    kuiper.save(kuiper.load(bundled), wide, dtype="float32")
+    widened = load_graph(wide)
+    assert {a.dtype for op in widened for a in op.attributes.values()} == {"f32"}
+    kuiper.save(kuiper.load(wide), half, dtype="float16")
+    assert half.read_bytes() == bundled.read_bytes()
+    assert half.with_suffix(".bin").read_bytes() == bundled.with_suffix(".bin").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name", "bits"), [("float16", "f16", 11), (np.float16, "f16", 11),
+                                (np.dtype("float16"), "f16", 11), ("bfloat16", "bf16", 8)],
+)  # fmt: skip
+def test_weights_are_rounded_once_and_the_model_stays(files, tmp_path, dtype, name, bits):
+    model, half = kuiper.load(files), tmp_path / "half.pnnx.param"
+    before = contents_of(model.graph)
+    kuiper.save(model, half, dtype=dtype)
+    assert contents_of(model.graph) == before
+    reloaded = kuiper.load(half, check_crc=True)
+    for key in ("bias", "weight"):
+        old, new = (g.operator("fc").attributes[key] for g in (model.graph, reloaded.graph))
+        assert (old.dtype, new.dtype) == ("f32", name)
+        np.testing.assert_allclose(new.float32(), old.float32(), rtol=2.0**-bits)
+    typed = rb"\1" + name.encode()
+    assert half.read_bytes() == re.sub(rb"(@\w+=\([\d,]*\))f32", typed, PARAM)
+    x = np.float32([[1, -2, 3]])
+    for a, b in zip(reloaded(x), model(x), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2.0 ** (2 - bits), atol=2.0 ** (2 - bits))
+    # Saved again, nothing changes.
+    again = tmp_path / "again.pnnx.param"
+    kuiper.save(reloaded, again, dtype=dtype)
+    assert again.read_bytes() == half.read_bytes()
+    assert again.with_suffix(".bin").read_bytes() == half.with_suffix(".bin").read_bytes()
+
+
+def test_weights_of_other_types_and_ranges_keep_their_type():
+    values = {
+        "big": np.float32([1, 1e5]), "infinite": np.float32([-np.inf]), "nan": np.float32([np.nan]),
+        "double": np.float64([0.1]), "whole": np.int64([3]), "flags": np.array([True]),
+        "one": np.float32(0.1), "none": np.zeros((0, 3), np.float32), "complex": np.complex64([1j]),
+    }  # fmt: skip
+    graph = Graph()
+    for name, array in values.items():
+        attributes = {"data": Attribute.from_array(array)}
+        graph.add_operator("pnnx.Attribute", name, outputs=[name], attributes=attributes)
+    param, bin = io.BytesIO(), io.BytesIO()
+    kuiper.save(graph, param, bin, dtype="float16")
+    half = load_graph(param.getvalue(), bin.getvalue(), check_crc=True)
+    kept = {op.name: op.attributes["data"].dtype for op in half}
+    assert kept == {
+        "big": "f32", "infinite": "f16", "nan": "f16", "double": "f64", "whole": "i64",
+        "flags": "bool", "one": "f16", "none": "f16", "complex": "c64",
+    }  # fmt: skip
+    for op in half:
+        np.testing.assert_allclose(op.attributes["data"].numpy(), values[op.name], rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["half", "int8", np.float64, 16, ""])
+def test_only_three_float_types(files, dtype):
+    message = "expected one of 'float16', 'bfloat16', 'float32'"
+    with pytest.raises(kuiper.InputError, match=message):
+        kuiper.save(kuiper.load(files), io.BytesIO(), io.BytesIO(), dtype=dtype)

@@ -82,6 +82,16 @@ IMAGENET_COLOUR = [
         ("course", IMAGENET_COLOUR),
         ("caffe", [10 - 104, 20 - 117, 30 - 123]),
         ("tf", [30 / 127.5 - 1, 20 / 127.5 - 1, 10 / 127.5 - 1]),
+        ("bicubic", IMAGENET_COLOUR),
+        ("vit", [30 / 127.5 - 1, 20 / 127.5 - 1, 10 / 127.5 - 1]),
+        (
+            "openai_clip",
+            [
+                (30 / 255 - 0.48145466) / 0.26862954,
+                (20 / 255 - 0.4578275) / 0.26130258,
+                (10 / 255 - 0.40821073) / 0.27577711,
+            ],
+        ),
     ],
 )
 def test_presets_on_one_colour(preset, expected):
@@ -107,6 +117,33 @@ def test_the_imagenet_preset_resizes_as_torchvision(monkeypatch):
     assert seen == [(256, 384), (383, 256), (256, 256), (342, 467)]
 
 
+@pytest.mark.parametrize(
+    ("preset", "short"), [("bicubic", 256), ("vit", 248), ("openai_clip", 224), ("imagenet", None)]
+)
+def test_presets_of_networks_that_were_trained_with_bicubic_resizing(monkeypatch, preset, short):
+    seen = []
+    resize = images.resize_bicubic
+
+    def spy(image, height, width):
+        seen.append((height, width))
+        return resize(image, height, width)
+
+    monkeypatch.setattr(images, "resize_bicubic", spy)
+    how = replace(PRESETS[preset], size=(224, 224))
+    assert images.preprocess(one_colour(300, 450), how).shape == (3, 224, 224)
+    assert seen == ([] if short is None else [(short, short * 3 // 2)])
+
+
+def test_without_antialiasing_the_filter_is_that_of_opencv():
+    image = np.random.default_rng(4).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    how = Preprocessing((0,), (1,), scale=1, bgr=True, crop=False, antialias=False, size=(60, 70))
+    for name, order in (("bilinear", cv2.INTER_LINEAR), ("bicubic", cv2.INTER_CUBIC)):
+        expected = cv2.resize(image, (70, 60), interpolation=order).transpose(2, 0, 1)
+        np.testing.assert_array_equal(preprocess(image, replace(how, filter=name)), expected)
+    with pytest.raises(kuiper.InputError, match="filter is 'cubic', expected one of bilinear, bic"):
+        replace(how, filter="cubic")
+
+
 def test_the_crop_is_centred():
     image = np.zeros((40, 80, 3), np.uint8)
     image[10:30, 30:50] = 255
@@ -124,13 +161,25 @@ def test_squeezing_keeps_the_whole_photo():
     assert (x[:, :, 11:] == 1).all()
 
 
-def triangle_resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resize bilinearly with antialiasing, pixel by pixel in float64."""
+def triangle(x: float) -> float:
+    return max(0.0, 1 - abs(x))
+
+
+def cubic(x: float) -> float:
+    """Return Keys' kernel with a = -0.5, as in Pillow."""
+    x = abs(x)
+    if x < 1:
+        return 1.5 * x**3 - 2.5 * x**2 + 1
+    return -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2 if x < 2 else 0.0
+
+
+def filtered_resize(image: np.ndarray, height: int, width: int, kernel=triangle) -> np.ndarray:
+    """Resize with antialiasing, pixel by pixel in float64."""
 
     def taps(length: int, new_length: int, position: int) -> list[float]:
         step = length / new_length
         centre = (position + 0.5) * step
-        taps = [max(0.0, 1 - abs(i + 0.5 - centre) / max(step, 1.0)) for i in range(length)]
+        taps = [kernel((i + 0.5 - centre) / max(step, 1.0)) for i in range(length)]
         return [tap / math.fsum(taps) for tap in taps]
 
     result = np.zeros((height, width, 3))
@@ -148,9 +197,21 @@ def test_antialiased_resize(new_shape):
     image = np.random.default_rng(3).integers(0, 256, (13, 17, 3), dtype=np.uint8)
     resized = images.resize_antialiased(image, *new_shape)
     assert resized.dtype == np.uint8
-    expected = triangle_resize(image, *new_shape)
+    expected = filtered_resize(image, *new_shape)
     assert expected.std() > 10
     np.testing.assert_allclose(resized, expected, rtol=0, atol=0.51)  # rounded to integers
+
+
+@pytest.mark.parametrize("new_shape", [(7, 5), (13, 17), (20, 9), (3, 30)])
+def test_bicubic_resize(new_shape):
+    image = np.random.default_rng(3).integers(60, 190, (13, 17, 3), dtype=np.uint8)
+    resized = images.resize_bicubic(image, *new_shape)
+    assert resized.dtype == np.uint8
+    expected = filtered_resize(image, *new_shape, cubic)
+    if new_shape != image.shape[:2]:
+        assert np.abs(expected - filtered_resize(image, *new_shape)).max() > 3
+    # Pillow, too, rounds after the first axis; the second weighs these errors.
+    np.testing.assert_allclose(resized, np.clip(expected, 0, 255), rtol=0, atol=1.3)
 
 
 def test_antialiased_resize_of_a_large_photo():
@@ -680,11 +741,48 @@ def test_networks_take_one_picture_or_many():
                 network(wrong)
 
 
-def test_a_float_tiff_is_not_called_damaged(tmp_path):
-    path = tmp_path / "x.tif"
-    cv2.imencode(".tif", np.zeros((4, 5, 3), np.float32))[1].tofile(path)
-    with pytest.raises(ValueError, match="its pixels are float32, expected integers of 8 or 16"):
+@pytest.mark.parametrize("suffix", [".tif", ".hdr", ".pfm"])
+def test_floats_in_a_file_have_no_scale(tmp_path, capfd, suffix):
+    path = tmp_path / f"x{suffix}"
+    cv2.imencode(suffix, np.full((4, 5, 3), 0.5, np.float32))[1].tofile(path)
+    said = "x.*: its pixels are float32, expected integers of 8 or 16 bits; scale them to 0..255$"
+    with pytest.raises(ValueError, match=said):
         load_image(path)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_a_tiff_of_integers(tmp_path, dtype):
+    scale = 1 if dtype == np.uint8 else 257
+    image = one_colour(4, 5).astype(dtype) * dtype(scale)
+    cv2.imencode(".tif", image)[1].tofile(tmp_path / "x.tif")
+    np.testing.assert_array_equal(load_image(tmp_path / "x.tif"), one_colour(4, 5))
+
+
+@needs_weights
+def test_networks_describe_themselves():
+    assert repr(Classifier("squeezenet")).startswith(
+        "<kuiper.vision.Classifier: 227x227 pixels, bilinear, of <kuiper.Model: "
+    )
+    assert repr(Classifier("mobilenet_v2", PRESETS["openai_clip"])).startswith(
+        "<kuiper.vision.Classifier: 224x224 pixels, bicubic, cropped, of <kuiper.Model: "
+    )
+    assert repr(Detector(iou=0.6)).startswith(
+        "<kuiper.vision.Detector: nanodet, 320x320 pixels, threshold 0.4, iou 0.6, of <kuiper.Model"
+    )
+    assert repr(Segmenter("selfie")).startswith(
+        "<kuiper.vision.Segmenter: selfie, 256x256 pixels, of <kuiper.Model: "
+    )
+
+
+def test_videos_describe_themselves(tmp_path):
+    path = tmp_path / "clip.avi"
+    with VideoWriter(path, 5) as writer:
+        assert repr(writer) == f"<kuiper.vision.VideoWriter: {path}, 5 per second>"
+        for _ in range(2):
+            writer.write(one_colour(48, 64))
+    expected = f"<kuiper.vision.VideoReader: {path}, 5 per second, 2 frames>"
+    assert repr(VideoReader(path)) == expected
 
 
 # -- classifiers -------------------------------------------------------------------------------
