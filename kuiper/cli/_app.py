@@ -6,8 +6,9 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 
 import kuiper
 from kuiper.cli import completing, exporting, inspecting, listing, measuring, pictures
@@ -58,11 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code; see :mod:`kuiper.cli`.
     """
     parser = build_parser()
-    words = list(sys.argv[1:] if argv is None else argv)
-    _check_command(parser, words)
-    options, strangers = parser.parse_known_args(words)
-    if strangers:
-        _refuse_strangers(options, parser, strangers)
+    options = _parsed(parser, list(sys.argv[1:] if argv is None else argv))
     if options.command is None:
         parser.print_help(sys.stderr)
         return EXIT_CODES["usage"]
@@ -98,30 +95,81 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(options, "interrupted", "interrupted")
 
 
+def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    """Return the options of a command line, or exit with the usage and a hint."""
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    _check_command(parser, words)
+    options, strangers = parser.parse_known_args(words)
+    if strangers and options.command is not None:
+        command: argparse.ArgumentParser = options.parser
+        if not any(map(partial(_is_option, command), strangers)):
+            # argparse takes arguments of any number only up to the next option.
+            mixed, strangers = command.parse_known_intermixed_args(words[1:])
+            options = argparse.Namespace(**{**vars(options), **vars(mixed)})
+    if strangers:
+        _refuse_strangers(options, parser, strangers)
+    return options
+
+
+def _is_option(parser: argparse.ArgumentParser, word: str) -> bool:
+    """Tell whether an argument is an option, not a number or expression with a minus."""
+    return word[:1] == "-" and not parser._negative_number_matcher.match(word)
+
+
 def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Exit with the nearest command if the first word is not a command."""
+    """Exit with the nearest command if the first word is neither a command nor a known option."""
     commands = subcommands(parser.get_default("commands"))
-    if not words or words[0].startswith("-") or words[0] in commands:
+    if not words or words[0] in commands:
+        return
+    if words[0].startswith("-"):
+        owners = _owners(commands, words[0])
+        if owners and words[0] not in _names(parser):
+            command = next((word for word in words if word in commands), owners[0])
+            parser.error(
+                f"{words[0]} is an option of the commands and follows them: "
+                f"kuiper {command} {words[0]}"
+            )
         return
     if words[0].endswith(".param"):
         hint = f"name a command first: kuiper info {words[0]}"
     else:
-        near = get_close_matches(words[0], commands, 1, 0.5)
+        near = get_close_matches(words[0].lower(), commands, 1, 0.5)
         hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(commands)}"
     parser.error(f"there is no command '{words[0]}'; {hint}")
+
+
+def _names(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the options of a parser."""
+    return [name for action in parser._actions for name in action.option_strings]
+
+
+def _owners(commands: Mapping[str, tuple[str, argparse.ArgumentParser]], word: str) -> list[str]:
+    """Return the commands that have an option."""
+    option = word.partition("=")[0]
+    return [name for name, (_, parser) in commands.items() if option in _names(parser)]
 
 
 def _refuse_strangers(
     options: argparse.Namespace, parser: argparse.ArgumentParser, strangers: Sequence[str]
 ) -> None:
     """Exit with the usage of the command that has no such arguments."""
+    commands = subcommands(parser.get_default("commands"))
     if options.command is not None:
         parser = options.parser
-    known = [name for action in parser._actions for name in action.option_strings]
+    known = _names(parser)
     texts = []
     for word in strangers:
-        near = get_close_matches(word.partition("=")[0], known, 1) if word[0] == "-" else []
-        texts.append(f"{word} (did you mean {near[0]}?)" if near else word)
+        near = owners = None
+        if _is_option(parser, word):
+            near = get_close_matches(word.partition("=")[0], known, 1, 0.7)
+            owners = _owners(commands, word)
+        if near:
+            texts.append(f"{word} (did you mean {near[0]}?)")
+        elif owners:
+            texts.append(f"{word} (an option of {', '.join(owners)})")
+        else:
+            texts.append(word)
     parser.error(f"unrecognized arguments: {' '.join(texts)}")
 
 

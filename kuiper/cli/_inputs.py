@@ -177,7 +177,7 @@ def read_inputs(
     sources: Sequence[Any] = paths
     if piped is not None:
         stream = io.BytesIO(piped)
-        stream.name = "standard input, which holds neither .npz nor .npy"  # type: ignore[attr-defined]
+        stream.name = "standard input, which holds neither .npz nor .npy"
         sources = [stream]
     pictures = [preprocess(load_image(source), how) for source in sources]
     if len(model.inputs) == 1:

@@ -25,7 +25,7 @@ bash:  eval "$(kuiper completion bash)"             in ~/.bashrc
 zsh:   eval "$(kuiper completion zsh)"              in ~/.zshrc, after compinit
 fish:  kuiper completion fish > ~/.config/fish/completions/kuiper.fish""",
     )
-    parser.add_argument("shell", choices=["bash", "zsh", "fish"])
+    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="the shell")
 
 
 def completion(options: argparse.Namespace, console: Console) -> int:

@@ -87,10 +87,11 @@ With --ncnn, it is the shape of input 0, 1, ... without the batch.
 example: kuiper expr "add(@0,mul(@1,2))" 1 [2,3]
          kuiper expr --ncnn "-1,*(0h,2),+(1c,2)" 3x8x8 5x4x4""",
     )
-    # Not only -1 and -.5 but also -1e3, -inf and ncnn's -1,0w and -(0w,1) are no options.
-    parser._negative_number_matcher = re.compile(r"-(?:[\d.(]|inf|nan)")
+    # Not only -1 and -.5 but also -1e3, -inf, ncnn's -1,0w and -(0w,1), and -@0 are no options.
+    parser._negative_number_matcher = re.compile(r"-(?:[^A-Za-z-]|inf|nan)")
     parser.add_argument("expression", metavar="EXPR", help="as in a .param file, such as add(@0,1)")
-    parser.add_argument("values", nargs="*", metavar="VALUE", help="values of the operands")
+    add = parser.add_argument
+    add("values", nargs="*", default=[], metavar="VALUE", help="values of the operands")
     parser.add_argument("--ncnn", action="store_true", help="EXPR is in ncnn's language of shapes")
     parser.add_argument("--svg", metavar="FILE", help="write a picture of the tree")
     parser.add_argument("--dot", metavar="FILE", help="write the tree for Graphviz")
@@ -517,6 +518,10 @@ def expr(options: argparse.Namespace, console: Console) -> int:
         return _ncnn(options, console)
     parser = expression.ExpressionParser(options.expression, extended=True)
     tree = parser.parse()
+    word = tree.value if isinstance(tree, expression.Literal) else None
+    # Without operands, a file may hold a word, such as the mode of a padding.
+    if isinstance(word, str) and (options.values or "@" in word):
+        raise tree.error(f"{word!r} is no operator, reference or number")
     facts: dict[str, Any] = {
         "expression": str(tree),
         "tokens": [token.text for token in parser.tokens if token.text],

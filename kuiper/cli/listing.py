@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from difflib import get_close_matches
 
 import kuiper
 from kuiper.cli._arguments import Commands, new_command
@@ -20,7 +21,11 @@ def add_commands(commands: Commands) -> None:
         "example: kuiper operators conv pool",
     )
     parser.add_argument(
-        "words", nargs="*", metavar="WORD", help="list only types that contain one of these"
+        "words",
+        nargs="*",
+        default=[],
+        metavar="WORD",
+        help="list only types that contain one of these",
     )
     _add_output(parser)
 
@@ -49,8 +54,12 @@ def operators(options: argparse.Namespace, console: Console) -> int:
         if not words or any(word in type.lower() for word in words)
     ]
     if not types:
+        names = {type.rpartition(".")[2].lower(): type for type in kuiper.supported_operators()}
+        near = [get_close_matches(word.rpartition(".")[2], names, 2, 0.7) for word in words]
+        found = [names[name] for group in near for name in group]
+        nearest = f" (nearest: {', '.join(found)})" if found else ""
         raise kuiper.InputError(
-            f"no supported operator contains {' or '.join(map(repr, options.words))}; "
+            f"no supported operator contains {' or '.join(map(repr, options.words))}{nearest}; "
             "`kuiper operators` lists them all, and @kuiper.operator adds your own"
         )
     console.data({"operators": types})

@@ -168,3 +168,25 @@ def test_links_lead_somewhere(page):
         if not goal.exists() or (anchor and goal.suffix == ".md" and anchor not in anchors(goal)):
             faults.append(target)
     assert not faults, f"{page.name}: {faults}"
+
+
+def test_the_command_line_page_lists_every_command_and_option():
+    path = ROOT / "docs" / "make_cli.py"
+    spec = importlib.util.spec_from_file_location("make_cli", path)
+    make_cli = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_cli)
+    text = make_cli.PAGE.read_text("utf-8")
+    assert text == make_cli.page(text), "run: python docs/make_cli.py"
+    parsers = {name: parser for name, (_, parser) in make_cli.commands().items()}
+    # The text above the generated tables names all commands, and no option that does not exist.
+    head = text.partition(make_cli.START)[0]
+    table = re.findall(r"^\| `kuiper (\w+)([^`]*)` \|(.*)", head, re.M)
+    assert {name for name, _, _ in table} == set(parsers)
+    for name, arguments, meaning in table:
+        used = re.findall(r"(?<![-\w])--?[a-z][-\w]*", f"{arguments} {meaning}")
+        assert set(used) <= set(make_cli.names(parsers[name])), name
+    known = {option for parser in parsers.values() for option in make_cli.names(parser)}
+    assert set(re.findall(r"`(--[a-z][-\w]*)", head)) <= known | {"--help"}
+    tables = make_cli.tables()
+    for option in known - {"-h", "--help"}:
+        assert re.search(rf"^\| `[^`]*{option}\b", tables, re.M), option

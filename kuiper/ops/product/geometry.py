@@ -147,7 +147,8 @@ def check_weight(a: ConvolutionRecord[TensorSpec], spatial: int, in_axis: int) -
     got = a.input.shape[a.input.rank - spatial - 1]
     if got != in_channels:
         raise ShapeError(
-            f"the input has shape {a.input.shape} with {got} channels, expected {in_channels}"
+            f"the input has shape {a.input.shape} with {got} channel{'s'[: got != 1]}, expected "
+            f"{in_channels}"
         )
     if a.input.dtype != np.float32 or a.weight.dtype != np.float32:
         raise ShapeError(

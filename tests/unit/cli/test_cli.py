@@ -160,6 +160,10 @@ def test_without_arguments_the_commands_are_listed(run):
         (["prof"], "there is no command 'prof'; did you mean profile?"),
         (["zzz"], "there is no command 'zzz'; choose from info, check, "),
         (["my.pnnx.param"], "name a command first: kuiper info my.pnnx.param"),
+        (["Classify"], "there is no command 'Classify'; did you mean classify?"),
+        (["--verbose", "bench", "m"], "follows them: kuiper bench --verbose"),
+        (["--bin=w.bin", "m"], "--bin=w.bin is an option of the commands"),
+        (["help", "inof"], "there is no command 'inof'; did you mean info?"),
     ],
 )
 def test_an_unknown_command(capsys, words, said):
@@ -179,6 +183,28 @@ def test_an_unknown_option_shows_the_usage_of_its_command(capsys):
     with pytest.raises(SystemExit):
         main(["--versoin"])
     assert "--versoin (did you mean --version?)" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["info", "m.param", "--html"])
+    assert "--html (an option of profile)\n" in capsys.readouterr().err
+
+
+def test_help_is_a_word_too(capsys):
+    for words, same in (["help"], ["--help"]), (["help", "run"], ["run", "--help"]):
+        texts = []
+        for line in (words, same):
+            with pytest.raises(SystemExit) as stop:
+                main(line)
+            assert stop.value.code == 0
+            texts.append(capsys.readouterr().out)
+        assert texts[0] == texts[1]
+
+
+def test_arguments_and_options_in_any_order(run, run_json, small, tmp_path):
+    assert run("expr", "neg(@0)", "--plain", "-7")[1].endswith("value  7\n")
+    assert run("operators", "--plain", "softmax", "--json", "conv2d")[0] == 0
+    np.save(tmp_path / "x.npy", np.ones((1, 3, 8, 8), np.float32))
+    code, _, err = run("run", small, "--threads", "1", tmp_path / "x.npy", "--json", "y.npy")
+    assert (code, "y.npy: No such file" in err) == (4, True)
 
 
 def test_operators(run, run_json):
@@ -189,7 +215,9 @@ def test_operators(run, run_json):
     assert {"nn.MaxPool2d", "F.max_pool2d"} & set(out.split()) == {"nn.MaxPool2d"}
     assert all("maxpool" in line.lower() or "erf" in line.lower() for line in out.split())
     code, _, err = run("operators", "zzz")
-    assert (code, "no supported operator contains 'zzz'" in err) == (3, True)
+    assert (code, "no supported operator contains 'zzz'; `kuiper" in err) == (3, True)
+    code, _, err = run("operators", "nn.Softmx")
+    assert (code, "contains 'nn.Softmx' (nearest: nn.Softmax, " in err) == (3, True)
 
 
 def test_config(run, run_json):
@@ -635,6 +663,14 @@ def test_values_that_begin_with_a_minus(run, value):
     code, out, _ = run("expr", "neg(@0)", value)
     assert code == 0
     assert float(out.rpartition("value  ")[2]) == -float(value)
+
+
+def test_an_expression_that_begins_with_a_minus(run, capsys):
+    code, _, err = run("expr", "-@0", "4")
+    assert (code, "^" in err) == (3, True)
+    with pytest.raises(SystemExit):
+        main(["expr"])
+    assert capsys.readouterr().err.endswith("the following arguments are required: EXPR\n")
 
 
 def test_expr_of_ncnn(run, run_json, tmp_path):
