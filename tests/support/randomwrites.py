@@ -118,7 +118,10 @@ class RandomWrites:
                 self.compute()
             else:
                 tensor = self.tensor()
-                results.append((tensor.name(self), tensor.array.copy()))
+                name = tensor.name(self)
+                # A result that is a view would change with its tensor.
+                name = self.clone(name) if isinstance(tensor, View) else name
+                results.append((name, tensor.array.copy()))
         results = results[-3:]
         for tensor in [self.tensor() for _ in range(self.pick([1, 2, 3]))]:
             results.append((tensor.name(self), tensor.array))
@@ -162,11 +165,14 @@ class RandomWrites:
         )
         return outputs
 
-    def put_slices(self, base: str, source: str, **cuts) -> str:
+    def put_slices(self, shape, base: str, source: str, **cuts) -> str:
         """Put `source` back where a slice was taken from, in one of the forms that pnnx writes."""
         if self.graph.operand(base).producer.type in OWN and self.random.random() < 0.7:
             (part,) = self.add("Tensor.slice", [base], **cuts)
-            return self.add("Tensor.copy", [part, source], keys=["self", "src"])[0]
+            (whole,) = self.add("Tensor.copy", [part, source], keys=["self", "src"])
+            for name in (base, whole):  # the shapes prove that it writes a part
+                self.graph.operand(name).shape = shape
+            return whole
         return self.add("Tensor.slice_copy", [base, source], keys=["self", "src"], **cuts)[0]
 
     # -- views
@@ -191,7 +197,7 @@ class RandomWrites:
         def put(base, source):
             if self.random.random() < 0.5:
                 return self.add("torch.slice_scatter", [base, source], **plain)[0]
-            return self.put_slices(base, source, **cuts)
+            return self.put_slices(tensor.array.shape, base, source, **cuts)
 
         self.view(
             tensor, tensor.array[index], lambda base: self.add("Tensor.slice", [base], **cuts), put
@@ -221,7 +227,7 @@ class RandomWrites:
         self.view(
             tensor, tensor.array[(*index, ...)],
             lambda base: self.add("Tensor.slice", [base], **cuts),
-            lambda base, source: self.put_slices(base, source, **cuts),
+            lambda base, source: self.put_slices(tensor.array.shape, base, source, **cuts),
         )  # fmt: skip
 
     def view_select(self, tensor) -> None:

@@ -595,8 +595,14 @@ class EncoderLayer(Record[T]):
                 raise ShapeError(f"'{name}' is {tensor.dtype}, expected float32")
         if self.mask is not None:
             n, length, _ = self.src.shape
-            fitting = {2: (n, length) if self.mask_type == 1 else (length, length)}
-            expected = fitting.get(self.mask.rank, (n, self.num_heads, length, length))
+            whole = (n, self.num_heads, length, length)
+            fitting = {0: (length, length), 1: (n, length), 2: whole}
+            if self.mask_type not in fitting:
+                raise ShapeError(
+                    f"'mask_type' is {self.mask_type}, expected 0 (of queries and keys), 1 (of "
+                    "keys) or 2 (of both per head) for its mask"
+                )
+            expected = whole if self.mask.rank == 4 else fitting[self.mask_type]
             shape = self.mask.shape
             if shape != expected and shape[1:] == expected[1:] and is_same_for_all(self.mask):
                 shape = expected

@@ -6,7 +6,16 @@ floating-point.  An annotated integer type shows that it was rounded down::
     pnnx.Expression e 1 1 x y expr=div(@0,80) #x=(1,300)i64 #y=(1,300)i64
                                 ->   pnnx.Expression e 1 1 x y expr=floor_divide(@0,80)
 
-For floats, the file does not tell the two apart.
+What proves the change:
+
+- The inputs and the result are annotated as integers, and all functions and numbers of the
+  expression map integers to integers, a true division apart.  With a true division in it, the
+  result would be floating-point, so each division was rounded.
+- It was rounded down: pnnx writes ``rounding_mode="trunc"`` as ``floor_divide``.
+
+An expression with a cast, a float or a function of floats is not changed, nor is one with an
+operand of another or of an unknown type.  For floats, the file does not tell the two divisions
+apart.
 """
 
 from __future__ import annotations

@@ -12,7 +12,20 @@ so does the axis that it is merged into::
     Tensor.reshape      r 1 1 b y shape=(60,4)      ->   shape=(39,4), where b, once (20,3,4), has
                                                          13 rows
 
-A split into one part gets the whole extent.  An ambiguous reshape is not changed.
+A split into one part gets the whole extent.
+
+What proves each change: the operator cannot take its input as it stands in the file.
+
+- A reshape whose target has another number of elements than its input fails in PyTorch.  If one
+  axis of the target holds the changed axis (equal extents before and after it, up to a whole
+  factor) and no second one does, the target was computed from it.  If none or several do, the
+  target stays, and the reshape is refused for its number of elements.
+- If several extents change, and the number of elements does not, the target may be a constant: the
+  reshape is refused, unless both readings agree.
+- An expanded axis of the traced extent, and the single part of a split, were computed from their
+  input: as constants, they fail in PyTorch for other counts.  One element expands to any extent,
+  but a constant would still fail for all counts except 1 and the traced one.
+- A target with -1 is not changed: pnnx keeps -1 as the module gives it.
 """
 
 from __future__ import annotations
@@ -21,6 +34,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from kuiper.errors import OperatorError
 from kuiper.ir import Operand, Operator
 from kuiper.ir.view import TensorSpec
 
@@ -38,6 +52,11 @@ def refine_shapes(operator: Operator, specs: Mapping[Operand, Any]) -> None:
         Changed in place; it belongs to the graph of this run.
     specs : mapping of Operand to (TensorSpec or StaticValue)
         Of its inputs.
+
+    Raises
+    ------
+    OperatorError
+        If the target of a reshape may be computed or a constant.
     """
     if operator.type == "torch.split":
         _refine_split(operator, specs)
@@ -68,6 +87,13 @@ def refine_shapes(operator: Operator, specs: Mapping[Operand, Any]) -> None:
             return
         changed.add(found)
         refined[found] = now * factor
+    may_be_constant = key == "shape" and math.prod(target) == actual.size > 0
+    if len(changed) > 1 and may_be_constant and refined != list(target):
+        raise OperatorError(
+            f"{operator.label}: its input of shape {actual.shape} fits '{key}' = {target} of the "
+            f"file, but also {tuple(refined)}, since the input had the shape {traced} when the "
+            "model was traced; write one extent as -1 in the model"
+        )
     operator.params = {**operator.params, key: tuple(refined)}
 
 

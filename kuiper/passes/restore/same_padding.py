@@ -7,6 +7,10 @@ TensorFlow's "same" padding depends on the image size, and a trace keeps that of
 
 For an image of 201x235 it would be ``(1,1,1,1)``.  The file does not tell whether the module
 computes its padding or has a constant one, so the graph is not changed.
+
+The warning has these grounds: every padding with constants that only one strided window without
+padding of its own reads is "same" for the traced size, one of them is larger at the end, as only
+"same" padding makes it, and one differs for the size of this image.
 """
 
 from __future__ import annotations
@@ -58,6 +62,8 @@ def sized_margins(graph: Graph, specs: Mapping[Operand, Any]) -> list[Operator]:
     for op in graph.find(type="F.pad"):
         pad, window = op.params.get("pad"), _window_after(op)
         if window is None or not isinstance(pad, tuple) or len(pad) != 4:
+            continue
+        if op.params.get("mode", "constant") != "constant":
             continue
         traced, actual = op.inputs[0].shape, specs.get(op.inputs[0])
         if traced is None or None in traced or len(traced) < 3:

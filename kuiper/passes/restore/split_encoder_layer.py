@@ -12,6 +12,16 @@
     nn.Linear e_down 1 1 f g
     pnnx.Expression e_sum2 2 1 c g h expr=add(@0,@1)
     nn.LayerNorm e_norm2 1 1 h y
+
+What proves each change:
+
+- PyTorch's schema of the operator gives each of its 20 inputs a meaning by its position.  A layer
+  with parameters or with names of inputs, and one with computed weights, is not split; its record
+  refuses it.
+- `mask_type` tells masks of pairs of queries and keys (0), of the keys of each sequence (1), and
+  of all of these per head (2) apart, also if their shapes are equal.  The record refuses a mask
+  that does not have the shape of its type, and one without a type.
+- Whatever its type, a mask hides where it is not 0: the operator in PyTorch converts it to bool.
 """
 
 from __future__ import annotations
@@ -50,6 +60,8 @@ def split_encoder_layer(graph: Graph, specs: dict[Operand, Any]) -> None:
     for op in graph.find(LAYER):
         if not op.outputs[0].uses:
             continue  # dead; removed later
+        if op.params or any(op.input_keys):
+            continue  # the positions of its weights are unknown
         weights = {
             part: {name: _constant(op.inputs[slot]) for name, slot in slots.items()}
             for part, slots in WEIGHTS.items()
