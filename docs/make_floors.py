@@ -23,7 +23,7 @@ FLOORS = {
         ("buckets", "sequences of any length, padded to a few lengths"),
         ("export", "PyTorch or ONNX -> PNNX files"),
         ("loading", "load, save"),
-        ("model", "Model"),
+        ("model onnx", "Model; ONNX files -> graph"),
         ("planning", "graph and input shapes -> plan"),
         ("passes", "graph -> graph"),
         ("ops", "one record per operator"),

@@ -26,10 +26,9 @@ from kuiper.errors import (
     ShapeError,
     UnsupportedOperatorError,
 )
-from kuiper.loading import load, save, show_config, supported_operators
+from kuiper.loading import load, load_graph, save, show_config, supported_operators
 from kuiper.model import Model
 from kuiper.planning.input_checker import TensorInfo
-from kuiper.pnnx import load_graph
 
 if TYPE_CHECKING:
     from kuiper import expression as expression

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from kuiper import pnnx
 from kuiper._kernels.micro import dispatch
 from kuiper._support import threads as thread_settings
 from kuiper._support.gc_pause import no_collection
@@ -16,9 +18,12 @@ from kuiper.ir import Graph
 from kuiper.model import DEFAULT_PLANS, Model
 from kuiper.ops import registered_types
 from kuiper.planning.verify import GRAPH_TYPES
-from kuiper.pnnx import Source, Target, load_graph, save_graph
+from kuiper.pnnx import Source, Target, save_graph
 
-__all__ = ["load", "save", "show_config", "supported_operators"]
+__all__ = ["load", "load_graph", "save", "show_config", "supported_operators"]
+
+# Tags of the fields that may follow the version of an ONNX file.
+ONNX_FIELDS = (b"\x12", b"\x1a", b"\x22", b"\x28", b"\x32", b"\x3a", b"\x42", b"\x72")
 
 
 @no_collection()
@@ -26,6 +31,7 @@ def load(
     param: Source,
     bin: Source | None = None,
     *,
+    shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     check_crc: bool = False,
     optimize: bool = True,
     threads: int | None = None,
@@ -33,15 +39,18 @@ def load(
     plans: int = DEFAULT_PLANS,
     custom_operators: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Model:
-    """Load a PNNX model and check that it can run.
+    """Load a PNNX or ONNX model and check that it can run.
 
     Parameters
     ----------
     param : str, os.PathLike, bytes-like or binary file object
-        The ``.param`` text.
+        The ``.param`` text, or an ``.onnx`` file.
     bin : str, os.PathLike, bytes-like or binary file object, optional
         The archive of the weights; by default the path of `param` with ``.param`` replaced by
-        ``.bin``.
+        ``.bin``.  An ONNX file has none.
+    shapes : mapping of str to tuple, optional
+        For an ONNX file: shapes of inputs by name, where the file leaves extents open, such as
+        ``{"x": (1, 3, 640, 640)}``; None or a name inside keeps one open.
     check_crc : bool, default=False
         Compare the checksum of every weight with that of the archive.  This reads the archive once
         more, in about 0.4 ms per MB: 18 ms for ResNet-18.  By default damaged weights give wrong
@@ -94,7 +103,7 @@ def load(
     >>> model(np.array([-1.0, 2.0], np.float32))
     array([0., 2.], dtype=float32)
     """
-    graph = load_graph(param, bin, check_crc=check_crc, max_memory=max_memory)
+    graph = load_graph(param, bin, shapes=shapes, check_crc=check_crc, max_memory=max_memory)
     if not isinstance(custom_operators, Mapping | None):
         raise InputError(f"custom_operators is {custom_operators!r}, expected a dict of functions")
     for type, function in (custom_operators or {}).items():
@@ -105,6 +114,73 @@ def load(
         users = [op for op in graph if op.type == type]
         operator(type, len(users[0].outputs) if users else 1, replace=True)(function)
     return Model(graph, optimize=optimize, threads=threads, max_memory=max_memory, plans=plans)
+
+
+def load_graph(
+    param: Source,
+    bin: Source | None = None,
+    *,
+    shapes: Mapping[str, Sequence[int | str | None]] | None = None,
+    check_crc: bool = False,
+    max_memory: int | None = None,
+) -> Graph:
+    """Load the graph of a PNNX or ONNX model.
+
+    Parameters
+    ----------
+    param, bin, shapes, check_crc, max_memory
+        As for :func:`load`; without `bin`, attributes of a PNNX model whose archive is missing have
+        shapes and dtypes only: such a graph can be inspected but not run.
+
+    Returns
+    -------
+    kuiper.ir.Graph
+
+    Raises
+    ------
+    ModelFormatError
+        If a file is damaged, truncated or of another format.
+    GraphError
+        If the graph might take more than `max_memory`.
+    UnsupportedOperatorError, OperatorError
+        If an ONNX model has operators or arguments that kuiper does not support.
+    OSError
+        If a file cannot be read.
+    """
+    if not _is_onnx(param):
+        if shapes is not None:
+            raise InputError("shapes is for ONNX models; a PNNX model runs with any shapes")
+        return pnnx.load_graph(param, bin, check_crc=check_crc, max_memory=max_memory)
+    if bin is not None:
+        raise InputError(f"got the second file {bin!r}, but an ONNX model has its weights itself")
+    from kuiper import onnx
+
+    return onnx.load_graph(param, shapes=shapes, max_memory=max_memory)
+
+
+def _is_onnx(source: Any) -> bool:
+    """Tell whether a model is an ONNX file, by its name or its first bytes."""
+    if isinstance(source, str | os.PathLike):
+        suffix = os.path.splitext(os.fsdecode(source))[1].lower()
+        if suffix in (".onnx", ".param") or not os.path.isfile(source):
+            return suffix == ".onnx"
+        with open(source, "rb") as file:
+            head = file.read(3)
+    elif hasattr(source, "seekable") and source.seekable():
+        start = source.tell()
+        head = source.read(3)
+        source.seek(start)
+    elif hasattr(source, "read"):
+        return False  # a stream must not lose bytes
+    else:
+        head = bytes(memoryview(source)[:3])
+    # The version of the format, followed by another field; PNNX files begin with digits.
+    return (
+        isinstance(head, bytes)
+        and head[:1] == b"\x08"
+        and head[1:2] < b"\x40"
+        and head[2:] in ONNX_FIELDS
+    )
 
 
 def save(

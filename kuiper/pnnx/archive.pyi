@@ -5,6 +5,19 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
+class File:
+    size: int
+    is_regular: bool
+    def __init__(self, path: str | bytes, filename: str) -> None: ...
+    def keep_open(self) -> bool: ...
+    def stored_rows(
+        self, read: Callable[[int, int], NDArray[np.uint8]], first: int, row_bytes: int
+    ) -> object: ...
+    def read_stream(self) -> bytes: ...
+    def read(
+        self, first: int, nbytes: int, entry: tuple[int, int, int] | None = None
+    ) -> NDArray[np.uint8]: ...
+
 class Archive:
     @property
     def filename(self) -> str: ...

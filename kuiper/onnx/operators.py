@@ -1,0 +1,11 @@
+"""All operators: importing this module fills the registry."""
+
+from kuiper.onnx import (
+    elementwise,
+    folds,
+    products,
+    shapes,
+    windows,
+)
+
+__all__ = ["elementwise", "folds", "products", "shapes", "windows"]

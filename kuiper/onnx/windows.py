@@ -1,0 +1,564 @@
+"""Operators of images: convolution, pooling, resizing, normalisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kuiper.onnx.builder import Builder
+from kuiper.onnx.registry import op
+from kuiper.onnx.shapes import padded
+from kuiper.onnx.values import Known, Ref, Size, product
+
+__all__: list[str] = []
+
+
+def window_pads(
+    b: Builder, x: Any, auto_pad: str, pads: Any, kernel: Sequence[int], strides: Sequence[int],
+    dilations: Sequence[int],
+) -> list[tuple[Any, Any]]:  # fmt: skip
+    """Return the amounts before and after each spatial axis."""
+    rank = len(kernel)
+    if auto_pad in ("NOTSET", ""):
+        flat = [0] * (2 * rank) if not pads else list(pads)
+        if len(flat) != 2 * rank:
+            raise b.error(f"pads has {len(flat)} numbers, expected {2 * rank}")
+        return [(flat[i], flat[i + rank]) for i in range(rank)]
+    if auto_pad == "VALID":
+        return [(0, 0)] * rank
+    if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
+        raise b.error(f"auto_pad is '{auto_pad}', expected SAME_UPPER, SAME_LOWER or VALID")
+    found = []
+    for n, k, s, d in zip(b.extents(x)[2:], kernel, strides, dilations, strict=True):
+        reach = (k - 1) * d + 1
+        total: Any = reach - 1
+        if s > 1:
+            count = (n + (s - 1)) // s
+            total = (count - 1) * s + reach - n
+            total = total.apply("max", 0) if isinstance(total, Size) else max(total, 0)
+        half = total // 2
+        found.append((half, total - half) if auto_pad == "SAME_UPPER" else (total - half, half))
+    return found
+
+
+def _same_on_both_sides(pads: Sequence[tuple[Any, Any]]) -> bool:
+    return all(isinstance(a, int) and isinstance(c, int) and a == c >= 0 for a, c in pads)
+
+
+def _with_margins(b: Builder, x: Any, pads: Sequence[tuple[Any, Any]], value: float) -> Any:
+    amounts = [0, 0, *(a for a, _ in pads), 0, 0, *(c for _, c in pads)]
+    return padded(b, x, amounts, "constant", value)
+
+
+def _spatial(b: Builder, x: Any, what: str) -> int:
+    rank = x.rank - 2
+    if not 1 <= rank <= 3:
+        raise b.error(f"{what} has {rank} spatial axes, expected 1, 2 or 3")
+    return rank
+
+
+@op("Conv")
+def conv(
+    b: Builder, x: Any, w: Any, bias: Any = None, *, auto_pad: str = "NOTSET",
+    dilations: Any = None, group: int = 1, kernel_shape: Any = None, pads: Any = None,
+    strides: Any = None,
+) -> Any:  # fmt: skip
+    rank = w.rank - 2
+    if not 1 <= rank <= 3:
+        raise b.error(f"has filters with {rank} spatial axes, expected 1, 2 or 3")
+    extents = b.extents(w)
+    kernel = list(kernel_shape or extents[2:])
+    if not all(isinstance(n, int) for n in (*kernel, *extents[:2])):
+        raise b.error("has filters of open extents")
+    stride, dilation = list(strides or [1] * rank), list(dilations or [1] * rank)
+    margins = window_pads(b, x, auto_pad, pads, kernel, stride, dilation)
+    if not _same_on_both_sides(margins):
+        x = _with_margins(b, x, margins, 0.0)
+        margins = [(0, 0)] * rank
+    params: dict[str, Any] = {
+        "stride": tuple(stride), "padding": tuple(a for a, _ in margins),
+        "dilation": tuple(dilation), "groups": group,
+    }  # fmt: skip
+    is_layer = isinstance(w, Known) and (bias is None or isinstance(bias, Known))
+    if is_layer and w.dtype == np.float32 and extents[0] % max(group, 1) == 0:
+        weights = {"weight": b.attribute(w)}
+        if bias is not None:
+            weights["bias"] = b.attribute(bias)
+        params |= {
+            "in_channels": extents[1] * group, "out_channels": extents[0],
+            "kernel_size": tuple(kernel), "bias": bias is not None, "padding_mode": "zeros",
+        }  # fmt: skip
+        return b.module(f"nn.Conv{rank}d", [x], params, weights)
+    return b.emit(f"F.conv{rank}d", x, weight=w, bias=bias, **params)
+
+
+@op("ConvTranspose")
+def conv_transpose(
+    b: Builder, x: Any, w: Any, bias: Any = None, *, auto_pad: str = "NOTSET",
+    dilations: Any = None, group: int = 1, kernel_shape: Any = None, pads: Any = None,
+    strides: Any = None, output_padding: Any = None, output_shape: Any = None,
+) -> Any:  # fmt: skip
+    rank = w.rank - 2
+    extents = b.extents(w)
+    kernel = list(kernel_shape or extents[2:])
+    stride, dilation = list(strides or [1] * rank), list(dilations or [1] * rank)
+    extra = list(output_padding or [0] * rank)
+    margins = [(0, 0)] * rank
+    spatial = b.extents(x)[2:]
+    full = [
+        (n - 1) * s + (k - 1) * d + 1 + e
+        for n, s, k, d, e in zip(spatial, stride, kernel, dilation, extra, strict=True)
+    ]
+    wanted: Any = list(output_shape)[-rank:] if output_shape else None
+    if wanted is None and auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = [n * s for n, s in zip(spatial, stride, strict=True)]
+    if wanted is not None:
+        margins = []
+        for n, target in zip(full, wanted, strict=True):
+            total = n - target
+            half = total // 2
+            upper = auto_pad == "SAME_UPPER"
+            margins.append((half, total - half) if upper else (total - half, half))
+    elif pads and auto_pad in ("NOTSET", ""):
+        margins = window_pads(b, x, "NOTSET", pads, kernel, stride, dilation)
+    even = _same_on_both_sides(margins)
+    params: dict[str, Any] = {
+        "stride": tuple(stride), "padding": tuple(a if even else 0 for a, _ in margins),
+        "dilation": tuple(dilation), "groups": group, "output_padding": tuple(extra),
+    }  # fmt: skip
+    is_layer = isinstance(w, Known) and (bias is None or isinstance(bias, Known)) and rank < 3
+    fits = all(e < max(s, d) for e, s, d in zip(extra, stride, dilation, strict=True))
+    if not fits:  # PyTorch takes less: add the rest as margin, which has the value of the bias
+        raise b.error(f"output_padding is {extra}, expected less than the strides {stride}")
+    if is_layer and w.dtype == np.float32:
+        weights = {"weight": b.attribute(w)}
+        if bias is not None:
+            weights["bias"] = b.attribute(bias)
+        params |= {
+            "in_channels": extents[0], "out_channels": extents[1] * group,
+            "kernel_size": tuple(kernel), "bias": bias is not None,
+        }  # fmt: skip
+        result = b.module(f"nn.ConvTranspose{rank}d", [x], params, weights)
+    else:
+        result = b.emit(f"F.conv_transpose{rank}d", x, weight=w, bias=bias, **params)
+    if even:
+        return result
+    cropped = [(0 - a, 0 - c) for a, c in margins]
+    return _with_margins(b, result, cropped, 0.0)
+
+
+def _ceil_tail(
+    n: Any, k: int, s: int, d: int, pair: tuple[Any, Any], ceil_mode: int
+) -> tuple[int, int]:
+    """Return the number of windows, and how far the last one exceeds the padded input."""
+    reach = (k - 1) * d + 1
+    room = n + pair[0] + pair[1] - reach
+    count = (-(-room // s) if ceil_mode else room // s) + 1
+    # The last window begins inside of the input or the margin before it.
+    if ceil_mode and (count - 1) * s >= n + pair[0]:
+        count -= 1
+    return count, max(0, (count - 1) * s + reach - n - pair[0] - pair[1])
+
+
+@op("MaxPool")
+def max_pool(
+    b: Builder, x: Any, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Any = None,
+    kernel_shape: Any, pads: Any = None, storage_order: int = 0, strides: Any = None,
+) -> Any:  # fmt: skip
+    rank = _spatial(b, x, "the input")
+    kernel = list(kernel_shape)
+    stride, dilation = list(strides or [1] * rank), list(dilations or [1] * rank)
+    margins = window_pads(b, x, auto_pad, pads, kernel, stride, dilation)
+    dtype = x.dtype
+    if dtype.kind in "iu":
+        x = b.cast(b.ref(x), np.float32)
+    small = all(
+        isinstance(a, int) and 2 * a <= k for (a, _), k in zip(margins, kernel, strict=True)
+    )
+    returns_indices = b.wants(1)
+    source = x
+    if not (_same_on_both_sides(margins) and small):
+        x = _with_margins(b, x, margins, -math.inf)
+        margins = [(0, 0)] * rank
+    result = b.emit(
+        f"F.max_pool{rank}d", x, n=2 if returns_indices else 1, kernel_size=tuple(kernel),
+        stride=tuple(stride), padding=tuple(a for a, _ in margins), dilation=tuple(dilation),
+        ceil_mode=bool(ceil_mode), return_indices=returns_indices,
+    )  # fmt: skip
+    if not returns_indices:
+        return b.cast(result, dtype)
+    if x is not source:
+        raise b.error("returns indices of a pooling with uneven margins")
+    values, places = result
+    return b.cast(values, dtype), _whole_indices(b, source, places, storage_order)
+
+
+def _whole_indices(b: Builder, x: Any, places: Ref, storage_order: int) -> Any:
+    """Return indices into the flattened tensor, of indices into each channel."""
+    n, c, *spatial = b.extents(x)
+    plane = product(spatial)
+    if storage_order and len(spatial) == 2:
+        row = b.call("floor_divide", places, spatial[1])
+        column = b.call("remainder", places, spatial[1])
+        places = b.formula("add(mul(@0,@1),@2)", column, spatial[0], row)
+    first = b.emit("torch.arange", start=0, end=n * c, step=1, dtype="torch.long")
+    first = b.emit("Tensor.reshape", first, shape=[n, c, *[1] * len(spatial)])
+    return b.formula("add(@0,mul(@1,@2))", places, first, plane)
+
+
+@op("AveragePool")
+def average_pool(
+    b: Builder, x: Any, *, auto_pad: str = "NOTSET", ceil_mode: int = 0,
+    count_include_pad: int = 0, dilations: Any = None, kernel_shape: Any, pads: Any = None,
+    strides: Any = None,
+) -> Any:  # fmt: skip
+    rank = _spatial(b, x, "the input")
+    kernel = list(kernel_shape)
+    stride, dilation = list(strides or [1] * rank), list(dilations or [1] * rank)
+    margins = window_pads(b, x, auto_pad, pads, kernel, stride, dilation)
+    small = all(
+        isinstance(a, int) and 2 * a <= k for (a, _), k in zip(margins, kernel, strict=True)
+    )
+    if _same_on_both_sides(margins) and small and set(dilation) == {1}:
+        return b.emit(
+            f"F.avg_pool{rank}d", x, kernel_size=tuple(kernel), stride=tuple(stride),
+            padding=tuple(a for a, _ in margins), ceil_mode=bool(ceil_mode),
+            count_include_pad=bool(count_include_pad),
+        )  # fmt: skip
+    return _mean_of_windows(b, x, margins, kernel, stride, dilation, ceil_mode, count_include_pad)
+
+
+def _mean_of_windows(
+    b: Builder, x: Any, margins: Any, kernel: Any, stride: Any, dilation: Any, ceil_mode: int,
+    count_include_pad: int,
+) -> Any:  # fmt: skip
+    """Return means as quotients of sums: of the elements, and of ones where they count."""
+    rank = len(kernel)
+    spatial = b.extents(x)[2:]
+    tails = [0] * rank
+    if ceil_mode:
+        if any(isinstance(n, Size) for n in spatial):
+            raise b.error("has uneven margins and ceil_mode, and its input has open extents")
+        tails = [
+            _ceil_tail(*each, ceil_mode)[1]
+            for each in zip(spatial, kernel, stride, dilation, margins, strict=True)
+        ]
+    channels = b.extents(x)[1]
+    if not isinstance(channels, int):
+        raise b.error("has uneven margins, and the number of channels is open")
+    ones = b.emit("torch.ones_like", x)
+    if count_include_pad:
+        ones = _with_margins(b, ones, margins, 1.0)
+        ones = _with_margins(b, ones, [(0, t) for t in tails], 0.0)
+    else:
+        ones = _with_margins(
+            b, ones, [(a, c + t) for (a, c), t in zip(margins, tails, strict=True)], 0.0
+        )
+    wide = _with_margins(b, x, [(a, c + t) for (a, c), t in zip(margins, tails, strict=True)], 0.0)
+    filters = Known(np.ones((channels, 1, *kernel), np.float32))
+    params: dict[str, Any] = {
+        "stride": tuple(stride), "padding": (0,) * rank, "dilation": tuple(dilation),
+        "groups": channels,
+    }  # fmt: skip
+    total = b.emit(f"F.conv{rank}d", wide, weight=filters, **params)
+    count = b.emit(f"F.conv{rank}d", ones, weight=filters, **params)
+    return b.call("div", total, count)
+
+
+@op("GlobalAveragePool")
+def global_average_pool(b: Builder, x: Any) -> Any:
+    rank = x.rank - 2
+    if 1 <= rank <= 3:
+        return b.emit(f"F.adaptive_avg_pool{rank}d", x, output_size=(1,) * rank)
+    return b.emit("torch.mean", x, dim=tuple(range(2, x.rank)), keepdim=True)
+
+
+@op("GlobalMaxPool")
+def global_max_pool(b: Builder, x: Any) -> Any:
+    return b.emit("torch.amax", x, dim=tuple(range(2, x.rank)), keepdim=True)
+
+
+@op("GlobalLpPool")
+def global_lp_pool(b: Builder, x: Any, *, p: int = 2) -> Any:
+    powers = b.call("pow", b.call("abs", b.ref(x)), float(p))
+    total = b.emit("torch.sum", powers, dim=tuple(range(2, x.rank)), keepdim=True)
+    return b.call("pow", total, 1.0 / p)
+
+
+@op("LpPool")
+def lp_pool(
+    b: Builder, x: Any, *, auto_pad: str = "NOTSET", ceil_mode: int = 0, dilations: Any = None,
+    kernel_shape: Any, p: int = 2, pads: Any = None, strides: Any = None,
+) -> Any:  # fmt: skip
+    rank = _spatial(b, x, "the input")
+    kernel = list(kernel_shape)
+    stride, dilation = list(strides or [1] * rank), list(dilations or [1] * rank)
+    channels = b.extents(x)[1]
+    if ceil_mode or not isinstance(channels, int):
+        raise b.error("has ceil_mode or an open number of channels")
+    margins = window_pads(b, x, auto_pad, pads, kernel, stride, dilation)
+    powers = b.call("pow", b.call("abs", b.ref(x)), float(p))
+    powers = _with_margins(b, powers, margins, 0.0)
+    filters = Known(np.ones((channels, 1, *kernel), np.float32))
+    total = b.emit(
+        f"F.conv{rank}d", powers, weight=filters, stride=tuple(stride), padding=(0,) * rank,
+        dilation=tuple(dilation), groups=channels,
+    )  # fmt: skip
+    return b.call("pow", total, 1.0 / p)
+
+
+# -- normalisation ------------------------------------------------------------------------------
+
+
+@op("BatchNormalization")
+def batch_normalization(
+    b: Builder, x: Any, scale: Any, bias: Any, mean: Any, var: Any, *, epsilon: float = 1e-5,
+    momentum: float = 0.9, training_mode: int = 0, is_test: int = 1, spatial: int = 1,
+    consumed_inputs: Any = None,
+) -> Any:  # fmt: skip
+    if training_mode or not spatial:
+        raise b.error("is in training mode or not spatial; export the model for inference")
+    vectors = {"weight": scale, "bias": bias, "running_mean": mean, "running_var": var}
+    if all(isinstance(v, Known) and v.dtype == np.float32 for v in vectors.values()):
+        rank = max(x.rank - 2, 1)
+        if rank <= 3:
+            return b.module(
+                f"nn.BatchNorm{rank}d", [x],
+                {"num_features": scale.size, "eps": epsilon, "affine": True},
+                {key: b.attribute(v) for key, v in vectors.items()},
+            )  # fmt: skip
+    return b.emit("F.batch_norm", x, **vectors, eps=epsilon)
+
+
+@op("InstanceNormalization")
+def instance_normalization(
+    b: Builder, x: Any, scale: Any, bias: Any, *, epsilon: float = 1e-5,
+    consumed_inputs: Any = None,
+) -> Any:  # fmt: skip
+    return b.emit("F.instance_norm", x, weight=scale, bias=bias, eps=epsilon)
+
+
+@op("GroupNormalization")
+def group_normalization(
+    b: Builder, x: Any, scale: Any, bias: Any, *, epsilon: float = 1e-5, num_groups: int,
+    stash_type: int = 1,
+) -> Any:  # fmt: skip
+    channels = b.extents(x)[1]
+    if b.opset < 21 and isinstance(channels, int) and isinstance(scale, Known):
+        # One scale per group before opset 21.
+        scale, bias = (Known(np.repeat(v.array, channels // num_groups)) for v in (scale, bias))
+    return b.emit("F.group_norm", x, weight=scale, bias=bias, num_groups=num_groups, eps=epsilon)
+
+
+@op("LayerNormalization")
+def layer_normalization(
+    b: Builder, x: Any, scale: Any, bias: Any = None, *, axis: int = -1, epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Any:  # fmt: skip
+    axis = b.axis(axis, x.rank)
+    extents = b.extents(x)[axis:]
+    is_plain = all(isinstance(n, int) for n in extents) and list(scale.shape or ()) == extents
+    if (
+        is_plain
+        and not b.wants(1)
+        and not b.wants(2)
+        and (bias is None or bias.shape == scale.shape)
+    ):
+        return b.emit(
+            "F.layer_norm", x, weight=scale, bias=bias, normalized_shape=tuple(extents), eps=epsilon
+        )
+    x = b.ref(x)
+    dims = tuple(range(axis, x.rank))
+    mean = b.emit("torch.mean", x, dim=dims, keepdim=True)
+    centred = b.call("sub", x, mean)
+    variance = b.emit("torch.mean", b.call("square", centred), dim=dims, keepdim=True)
+    inverse = b.formula(f"rsqrt(add(@0,{epsilon!r}))", variance)
+    result = b.call("mul", b.call("mul", centred, inverse), scale)
+    if bias is not None:
+        result = b.call("add", result, bias)
+    return result, mean, inverse
+
+
+@op("RMSNormalization")
+@op("SimplifiedLayerNormalization")
+def rms_normalization(
+    b: Builder, x: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Any:
+    x = b.ref(x)
+    axis = b.axis(axis, x.rank)
+    extents = b.extents(x)[axis:]
+    if all(isinstance(n, int) for n in extents) and list(scale.shape or ()) == extents:
+        return b.emit("F.rms_norm", x, weight=scale, normalized_shape=tuple(extents), eps=epsilon)
+    dims = tuple(range(axis, x.rank))
+    mean = b.emit("torch.mean", b.call("square", x), dim=dims, keepdim=True)
+    return b.formula(f"mul(mul(@0,rsqrt(add(@1,{epsilon!r}))),@2)", x, mean, scale)
+
+
+@op("MeanVarianceNormalization")
+def mean_variance_normalization(b: Builder, x: Any, *, axes: Any = None) -> Any:
+    dims = tuple(b.axis(a, x.rank) for a in axes or (0, 2, 3))
+    mean = b.emit("torch.mean", x, dim=dims, keepdim=True)
+    centred = b.call("sub", b.ref(x), mean)
+    variance = b.emit("torch.mean", b.call("square", centred), dim=dims, keepdim=True)
+    return b.formula("div(@0,add(sqrt(@1),1e-09))", centred, variance)
+
+
+@op("LRN")
+def lrn(
+    b: Builder, x: Any, *, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0, size: int
+) -> Any:
+    return b.emit("F.local_response_norm", x, size=size, alpha=alpha, beta=beta, k=bias)
+
+
+# -- resizing -----------------------------------------------------------------------------------
+
+
+@op("Upsample")
+def upsample(
+    b: Builder, x: Any, scales_: Any = None, *, scales: Any = None, height_scale: float = 0.0,
+    width_scale: float = 0.0, mode: str = "nearest",
+) -> Any:  # fmt: skip
+    if height_scale:
+        factors: Any = [1.0, 1.0, height_scale, width_scale]
+    else:
+        factors = scales if scales_ is None else b.numbers(scales_, "scales")
+    return _resized(
+        b, x, factors, None, {"linear": "linear", "bilinear": "linear"}.get(mode, "nearest"),
+        "asymmetric", "floor", {},
+    )  # fmt: skip
+
+
+@op("Resize", since=10)
+def resize_10(b: Builder, x: Any, scales: Any, *, mode: str = "nearest") -> Any:
+    return _resized(b, x, b.numbers(scales, "scales"), None, mode, "asymmetric", "floor", {})
+
+
+@op("Resize", since=11)
+def resize(
+    b: Builder, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None, *,
+    antialias: int = 0, axes: Any = None, coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75, exclude_outside: int = 0, extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch", mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Any:  # fmt: skip
+    if keep_aspect_ratio_policy != "stretch" or exclude_outside:
+        raise b.error("keep_aspect_ratio_policy and exclude_outside are not supported")
+    if mode == "cubic" and cubic_coeff_a != -0.75:
+        raise b.error(f"cubic_coeff_a is {cubic_coeff_a}, expected -0.75")
+    rank = x.rank
+    given: Any = None
+    if sizes is not None and sizes.shape != (0,):
+        factors, given = [], b.numbers(sizes, "sizes")
+    else:
+        factors = b.numbers(scales, "scales")
+    if axes is not None:
+        along = [b.axis(a, rank) for a in axes]
+        if given is not None:
+            full = b.extents(x)
+            for axis, n in zip(along, given, strict=True):
+                full[axis] = n
+            given = full
+        else:
+            wide: list[Any] = [1.0] * rank
+            for axis, f in zip(along, factors, strict=True):
+                wide[axis] = f
+            factors = wide
+    return _resized(
+        b, x, factors, given, mode, coordinate_transformation_mode, nearest_mode,
+        {"antialias": bool(antialias)},
+    )  # fmt: skip
+
+
+def _resized(
+    b: Builder, x: Any, factors: Any, sizes: Any, mode: str, coordinates: str, rounding: str,
+    more: dict[str, Any],
+) -> Any:  # fmt: skip
+    """Return an image resized by PyTorch's operator, where it means the same."""
+    rank = x.rank
+    extents = b.extents(x)
+    if factors is not None and any(isinstance(f, Size) for f in factors):
+        sizes = [
+            n if isinstance(f, float) and f == 1.0 else (n * f).apply("floor").apply("int")
+            if isinstance(n * f, Size) else int(n * f)
+            for n, f in zip(extents, factors, strict=True)
+        ]  # fmt: skip
+        factors = None
+    if sizes is None:
+        same = [f == 1.0 for f in factors]
+    else:
+        same = [n is m or n == m if isinstance(n, int) else n is m or n._same(m)
+                for n, m in zip(extents, sizes, strict=True)]  # fmt: skip
+    if all(same):
+        return x
+    if rank < 3 or not all(same[:2]):
+        raise b.error("resizes the batch or the channels, which kuiper does not support")
+    modes = {
+        "nearest": {3: "nearest", 4: "nearest", 5: "nearest"},
+        "linear": {3: "linear", 4: "bilinear", 5: "trilinear"},
+        "cubic": {4: "bicubic"},
+    }
+    found = modes.get(mode, {}).get(rank)
+    if found is None:
+        raise b.error(f"mode is '{mode}' for {rank - 2} spatial axes")
+    name, align = _meaning(b, found, coordinates, rounding, factors, extents)
+    params: dict[str, Any] = {"mode": name, "align_corners": align}
+    if more.get("antialias") and found in ("bilinear", "bicubic"):
+        params["antialias"] = True
+    if sizes is not None:
+        return b.emit("F.interpolate", x, size=list(sizes[2:]), **params)
+    targets = [n * f for n, f in zip(extents[2:], factors[2:], strict=True)]
+    is_exact = all(not isinstance(t, Size) and t == int(t) for t in targets)
+    if is_exact and align:
+        return b.emit("F.interpolate", x, size=[int(t) for t in targets], **params)
+    return b.emit(
+        "F.interpolate", x, scale_factor=tuple(float(f) for f in factors[2:]),
+        recompute_scale_factor=False, **params,
+    )  # fmt: skip
+
+
+def _meaning(
+    b: Builder, name: str, coordinates: str, rounding: str, factors: Any, extents: Any
+) -> tuple[str, bool | None]:
+    """Return PyTorch's mode and `align_corners`."""
+    if name == "nearest":
+        if coordinates == "asymmetric" and rounding == "floor":
+            return "nearest", None
+        whole = factors is not None and all(float(f).is_integer() for f in factors)
+        if coordinates in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric"):
+            if rounding == "round_prefer_ceil":
+                return "nearest-exact", None
+            if rounding == "round_prefer_floor" and whole:
+                # Of an integer factor no centre lies between two pixels, unless it is even.
+                return "nearest", None
+        if coordinates == "asymmetric" and rounding == "floor":
+            return "nearest", None
+    elif coordinates in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric"):
+        return name, False
+    elif coordinates == "align_corners":
+        return name, True
+    raise b.error(
+        f"resizes with coordinate_transformation_mode '{coordinates}' and nearest_mode "
+        f"'{rounding}', which kuiper does not support in mode '{name}'"
+    )
+
+
+@op("GridSample")
+def grid_sample(
+    b: Builder, x: Any, grid: Any, *, align_corners: int = 0, mode: str = "linear",
+    padding_mode: str = "zeros",
+) -> Any:  # fmt: skip
+    name = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
+    return b.emit(
+        "F.grid_sample", x, grid, mode=name, padding_mode=padding_mode,
+        align_corners=bool(align_corners),
+    )  # fmt: skip
+
+
+@op("AffineGrid")
+def affine_grid(b: Builder, theta: Any, size: Any, *, align_corners: int = 0) -> Any:
+    return b.emit(
+        "F.affine_grid", theta, size=b.numbers(size, "size"), align_corners=bool(align_corners)
+    )
