@@ -4,8 +4,9 @@ from kuiper.onnx import (
     elementwise,
     folds,
     products,
+    resizing,
     shapes,
     windows,
 )
 
-__all__ = ["elementwise", "folds", "products", "shapes", "windows"]
+__all__ = ["elementwise", "folds", "products", "resizing", "shapes", "windows"]

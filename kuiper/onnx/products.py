@@ -159,7 +159,7 @@ def _reduction(type_: str, name: str, before: str = "", after: str = "") -> None
         noop_with_empty_axes: int = 0,
     ) -> Any:  # fmt: skip
         value = b.ref(x)
-        found = [] if axes is None else axes_of(b, axes, x.rank)
+        found = [] if axes is None else _axes(b, axes, x)
         if before:
             value = b.call(before, value)
         if found or not noop_with_empty_axes:
@@ -167,6 +167,13 @@ def _reduction(type_: str, name: str, before: str = "", after: str = "") -> None
         if after:
             value = b.call(after, value)
         return value if value.dtype == x.dtype else b.cast(value, x.dtype)
+
+
+def _axes(b: Builder, axes: Any, x: Any) -> list[Any]:
+    """Return the axes of a reduction: ints, or Sizes that a run computes."""
+    if isinstance(axes, Ref) and axes.shape == (0,):
+        return []
+    return b.numbers(axes, "axes") if isinstance(axes, Ref) else axes_of(b, axes, x.rank)
 
 
 def _reduced(b: Builder, x: Any, name: str, axes: list[int], keepdims: int) -> Any:
@@ -181,10 +188,14 @@ def _reduced(b: Builder, x: Any, name: str, axes: list[int], keepdims: int) -> A
         count = product(b.extents(x)[d] for d in dims)
         return b.formula("floor_divide(sub(@0,fmod(@0,@1)),@1)", total, count)
     if name == "torch.prod" and len(dims) > 1:
-        for dim in sorted(dims, reverse=True):
+        if not keepdims and not all(isinstance(d, int) for d in dims):
+            raise b.error("axes is computed by the model, expected a constant")
+        for dim in dims if keepdims else sorted(dims, reverse=True):
             x = b.emit(name, x, dim=dim, keepdim=bool(keepdims))
         return x
     found = dims[0] if name == "torch.prod" else tuple(dims)
+    if any(n == 0 for n in x.shape or ()) and name in ("torch.amax", "torch.amin"):
+        return _reduced_nothing(b, x, name, dims, keepdims)
     return b.emit(name, x, dim=found, keepdim=bool(keepdims))
 
 
@@ -198,6 +209,20 @@ _reduction("ReduceL1", "torch.sum", before="abs")
 _reduction("ReduceL2", "torch.sum", before="square", after="sqrt")
 _reduction("ReduceSumSquare", "torch.sum", before="square")
 _reduction("ReduceLogSum", "torch.sum", after="log")
+
+
+def _reduced_nothing(b: Builder, x: Any, name: str, dims: Any, keepdims: int) -> Any:
+    """Return the extremum of no element: the largest or smallest number of the type."""
+    along = [b.axis(d, x.rank) for d in dims]
+    shape = [1 if i in along else n for i, n in enumerate(x.shape)]
+    if not keepdims:
+        shape = [n for i, n in enumerate(x.shape) if i not in along]
+    low = name == "torch.amax"
+    if x.dtype.kind == "f":
+        value: Any = -np.inf if low else np.inf
+    else:
+        value = np.iinfo(x.dtype).min if low else np.iinfo(x.dtype).max
+    return Known(np.full(shape, value, x.dtype))
 
 
 def _best(type_: str, name: str) -> None:
@@ -232,7 +257,9 @@ def top_k(b: Builder, x: Any, k: Any, *, axis: int = -1, largest: int = 1, sorte
 
 @op("CumSum")
 def cumsum(b: Builder, x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Any:
-    along = b.axis(b.ints(axis, "axis")[0], x.rank)
+    along = b.numbers(axis, "axis")[0]
+    if (reverse or exclusive) and not isinstance(along, int):
+        raise b.error("axis is computed by the model, expected a constant")
     value = b.emit("torch.flip", x, dims=(along,)) if reverse else b.ref(x)
     total = b.emit("torch.cumsum", value, dim=along)
     total = b.cast(total, x.dtype)

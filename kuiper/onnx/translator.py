@@ -203,7 +203,7 @@ class Translator:
             shape = tuple(None if isinstance(n, str) else n for n in dims)
             b.enter(info.name, where, 0, (True,))
             operand = graph.add_operand(b._unique(), shape or None, kind)
-            graph.add_operator(INPUT, f"input_{number}", [], [operand])
+            graph.add_operator(INPUT, graph.unique_name(f"input_{number}"), [], [operand])
             probes = []
             for trial, specs in enumerate(b.specs):
                 concrete = tuple(trials[n][trial] if isinstance(n, str) else n for n in dims)
@@ -225,7 +225,7 @@ class Translator:
             element = info.type.tensor.element if info.type and info.type.tensor else 0
             if element == HALF and value.dtype == np.float32:
                 value = b.emit("Tensor.to", value, dtype="torch.half", copy=False)
-            graph.add_operator(OUTPUT, f"output_{number}", [b.operand(value)])
+            graph.add_operator(OUTPUT, graph.unique_name(f"output_{number}"), [b.operand(value)])
             names.append(info.name)
         write_names(graph, INPUT, unique([info.name for info in self.inputs]))
         write_names(graph, OUTPUT, unique(names))
