@@ -63,6 +63,9 @@ class Builder:
         self.where = ""
         self.outputs: tuple[bool, ...] = (True,)
         self.specs: list[dict[Operand, Any]] = [{} for _ in range(trials)]
+        # Specs of operands that the values of a run determine, if its computed numbers were 0:
+        # their ranks and dtypes do not depend on that.
+        self._guesses: dict[Operand, Any] = {}
         self._name = ""
         self._counts: dict[str, int] = {}
 
@@ -107,7 +110,7 @@ class Builder:
         """Return a known array as a weight."""
         if value.attribute is None:
             try:
-                value.attribute = Attribute.from_array(np.ascontiguousarray(value.array))
+                value.attribute = Attribute.from_array(np.asarray(value.array, order="C"))
             except KuiperError:
                 raise self.error(f"a tensor has the dtype {value.dtype}, which runs lack") from None
         return value.attribute
@@ -232,8 +235,8 @@ class Builder:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Add an elementwise function of tensors and numbers."""
-        places = ",".join(f"@{i}" for i in range(len(arguments)))
-        return self.formula(f"{name}({places})", *arguments)
+        marks = ",".join(f"@{i}" for i in range(len(arguments)))
+        return self.formula(f"{name}({marks})", *arguments)
 
     def formula(self, text: str, *arguments: Any) -> Any:
         """Add an expression of tensors and numbers; `text` calls them ``@0``, ``@1``, ...."""
@@ -269,10 +272,22 @@ class Builder:
         leaves: dict[Any, int] = {}
         items = value if isinstance(value, list | tuple) else [value]
         texts = [v.text(leaves) if isinstance(v, Size) else repr(v) for v in items]
-        text = f"[{','.join(texts)}]" if isinstance(value, list | tuple) else texts[0]
-        return self._add(
+        is_list = isinstance(value, list | tuple)
+        text = f"[{','.join(texts)}]" if is_list else texts[0]
+        result: Ref = self._add(
             "pnnx.Expression", list(leaves), [None] * len(leaves), {"expr": text}, {}, 1
         )[0]
+        numbers = [0 if isinstance(v, Size) else v for v in items]
+        self._guesses[result.operand] = StaticValue(numbers if is_list else numbers[0])
+        return result
+
+    def declared(self, value: Ref, dtype: Any, shape: Sequence[int | None]) -> Ref:
+        """Return a tensor whose shape depends on data, with the dtype and the shape that it has."""
+        if value.shape is not None and None not in value.shape:
+            return value
+        guess = tuple(2 if n is None else n for n in shape)
+        self._guesses[value.operand] = TensorSpec(guess, np.dtype(dtype))
+        return Ref(value.operand, dtype, tuple(shape))
 
     def _unique(self) -> str:
         """Return a name for an operator of the node."""
@@ -302,11 +317,13 @@ class Builder:
             op, [operand.name for operand in inputs], keys, dict.fromkeys(names, (None, None))
         )
         found = [self._infer(op, specs) for specs in self.specs]
-        results = []
-        for i, operand in enumerate(op.outputs):
-            specs = None if None in found else [outputs[i] for outputs in found if outputs]
-            results.append(self._result(operand, specs, inputs))
-        return results
+        if None in found:
+            guess = self._guess(op)
+            return [self._guessed(operand, guess.get(operand)) for operand in op.outputs]
+        return [
+            self._result(operand, [outputs[i] for outputs in found if outputs])
+            for i, operand in enumerate(op.outputs)
+        ]
 
     def _infer(self, op: Operator, specs: dict[Operand, Any]) -> list[Any] | None:
         """Return the specs of the outputs for one trial shape, None if they are unknown."""
@@ -325,25 +342,43 @@ class Builder:
         specs.update(found)
         return list(found.values())
 
-    def _result(self, operand: Operand, specs: Any, inputs: Sequence[Operand]) -> Ref:
-        if specs and all(isinstance(spec, TensorSpec) for spec in specs):
-            shapes = tuple(spec.shape for spec in specs)
-            shape, dtype = merged(shapes), specs[0].dtype
-            operand.shape = shape or None
-            try:
-                operand.dtype = from_numpy(dtype).name
-            except KeyError:
-                operand.dtype = None
-            return Ref(operand, dtype, shape, shapes)
-        if specs and all(isinstance(spec, StaticValue) for spec in specs):
-            return Ref(operand, np.int64, ())
-        known = [o.dtype for o in inputs if o.dtype is not None]
-        dtype = np.dtype(np.float32)
-        if known:
-            from kuiper.ir.dtypes import DTYPES
+    def _guess(self, op: Operator) -> dict[Operand, Any]:
+        """Return specs of the outputs for computed numbers that are 0, empty if there are none."""
+        specs = {
+            operand: self._guesses[operand] if operand in self._guesses else self.specs[0][operand]
+            for operand in op.inputs
+            if operand in self._guesses or operand in self.specs[0]
+        }
+        if len(specs) < len(set(op.inputs)) or record_or_none(op.type) is None:
+            return {}
+        try:
+            found = infer_operator(op, specs)
+        except KuiperError:
+            return {}
+        self._guesses.update(found)
+        return found
 
-            dtype = DTYPES[known[0]].value
-        return Ref(operand, dtype, None)
+    def _guessed(self, operand: Operand, spec: Any) -> Ref:
+        """Return an output of which at most the rank and the dtype are known."""
+        if isinstance(spec, TensorSpec):
+            return Ref(operand, spec.dtype, (None,) * len(spec.shape))
+        if isinstance(spec, StaticValue):
+            return Ref(operand, np.int64, ())
+        return Ref(operand, np.float32, None)
+
+    def _result(self, operand: Operand, specs: list[Any]) -> Ref:
+        """Return an output, of which there are specs for each trial shape."""
+        spec = specs[0]
+        if not isinstance(spec, TensorSpec):
+            return Ref(operand, np.int64, ())
+        shapes = tuple(each.shape for each in specs)
+        shape = merged(shapes)
+        operand.shape = shape or None
+        try:
+            operand.dtype = from_numpy(spec.dtype).name
+        except KeyError:
+            operand.dtype = None
+        return Ref(operand, spec.dtype, shape, shapes)
 
 
 def _literal(value: Any, rank: int) -> str | None:

@@ -140,22 +140,22 @@ def _joined(b: Builder, name: str, values: Any) -> Any:
 
 
 @op("Sum")
-def sum_(b: Builder, *values: Any) -> Any:
+def sum_(b: Builder, *values: Any, consumed_inputs: Any = None) -> Any:
     return _joined(b, "add", values)
 
 
 @op("Max")
-def maximum(b: Builder, *values: Any) -> Any:
+def maximum(b: Builder, *values: Any, consumed_inputs: Any = None) -> Any:
     return _joined(b, "max", values)
 
 
 @op("Min")
-def minimum(b: Builder, *values: Any) -> Any:
+def minimum(b: Builder, *values: Any, consumed_inputs: Any = None) -> Any:
     return _joined(b, "min", values)
 
 
 @op("Mean")
-def mean(b: Builder, *values: Any) -> Any:
+def mean(b: Builder, *values: Any, consumed_inputs: Any = None) -> Any:
     return b.call("div", _joined(b, "add", values), float(len(values)))
 
 

@@ -141,12 +141,12 @@ def power(b: Builder, x: Known, y: Known) -> Known | None:
 
 
 @fold("Max")
-def maximum(b: Builder, *values: Known) -> Known | None:
+def maximum(b: Builder, *values: Known, **_: Any) -> Known | None:
     return _reduced(values, np.maximum, _largest)
 
 
 @fold("Min")
-def minimum(b: Builder, *values: Known) -> Known | None:
+def minimum(b: Builder, *values: Known, **_: Any) -> Known | None:
     return _reduced(values, np.minimum, _least)
 
 
@@ -330,7 +330,7 @@ def tile(b: Builder, x: Known, repeats: Known) -> Known | None:
 
 
 @fold("Range")
-def arange(b: Builder, start: Known, limit: Known, delta: Known) -> Known | None:
+def arange(b: Builder, start: Known, limit: Known, delta: Known, **_: Any) -> Known | None:
     if start.is_open or limit.is_open or delta.is_open:
         return None
     first, last, step = (v.array.reshape(-1)[0] for v in (start, limit, delta))

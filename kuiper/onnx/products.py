@@ -148,8 +148,10 @@ def hardmax(b: Builder, x: Any, *, axis: int = -1) -> Any:
     best = b.emit("torch.argmax", x, dim=axis, keepdim=True)
     shape = [1] * x.rank
     shape[axis] = -1
-    places = b.emit("torch.arange", start=0, end=b.extents(x)[axis], step=1, dtype="torch.long")
-    return b.cast(b.emit("torch.eq", best, b.emit("Tensor.reshape", places, shape=shape)), x.dtype)
+    positions = b.emit("torch.arange", start=0, end=b.extents(x)[axis], step=1, dtype="torch.long")
+    return b.cast(
+        b.emit("torch.eq", best, b.emit("Tensor.reshape", positions, shape=shape)), x.dtype
+    )
 
 
 def _reduction(type_: str, name: str, before: str = "", after: str = "") -> None:

@@ -32,12 +32,18 @@ class Mapping(NamedTuple):
         All arguments that may be given by name.
     inputs : int
         The maximum number of inputs; -1 for any.
+    required : tuple of str
+        The first inputs, which an operator must have.
+    keywords : tuple of str
+        The attributes that an operator must have.
     """
 
     function: Callable[..., Any]
     since: int
     names: frozenset[str]
     inputs: int
+    required: tuple[str, ...]
+    keywords: tuple[str, ...]
 
 
 # By domain and type, in the order of the versions.
@@ -53,11 +59,16 @@ def op(*types: str, since: int = 1, domain: str = ONNX) -> Callable[..., Any]:
         code = function.__code__
         stop = code.co_argcount + code.co_kwonlyargcount
         has_rest = bool(code.co_flags & 4)  # *inputs
+        given = code.co_varnames[1 : code.co_argcount]
+        keywords = code.co_varnames[code.co_argcount : stop]
+        optional = function.__kwdefaults__ or {}
         mapping = Mapping(
             function,
             since,
             frozenset(code.co_varnames[1:stop]),
-            -1 if has_rest else code.co_argcount - 1,
+            -1 if has_rest else len(given),
+            given[: len(given) - len(function.__defaults__ or ())],
+            tuple(name for name in keywords if name not in optional),
         )
         for type_ in types:
             versions = OPERATORS.setdefault((domain, type_), [])

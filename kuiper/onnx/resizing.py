@@ -1,8 +1,8 @@
 """Resize and Upsample: PyTorch's operator where it means the same, else products and gathers.
 
 ONNX has eight rules for the coordinates of pixels and four roundings; PyTorch has three
-combinations.  The others are separable: each axis is a known matrix of weights, or a list of indices
-if the nearest pixel is taken.
+combinations.  The others are separable: each axis is a known matrix of weights, or a list
+of indices if the nearest pixel is taken.
 """
 
 from __future__ import annotations
@@ -200,14 +200,14 @@ def _by_axes(
         count = math.floor(n * scale) if factors else sizes[axis]
         if count == n and axis not in bounds and scale == 1.0:
             continue
-        places = _coordinates(n, count, scale, rules.coordinates, bounds.get(axis))
+        positions = _coordinates(n, count, scale, rules.coordinates, bounds.get(axis))
         if rules.coordinates == "tf_crop_and_resize":
-            inside[axis] = (places >= 0) & (places <= n - 1)
+            inside[axis] = (positions >= 0) & (positions <= n - 1)
         if rules.mode == "nearest":
-            index = np.clip(_rounded(places, rules.rounding), 0, n - 1).astype(np.int64)
+            index = np.clip(_rounded(positions, rules.rounding), 0, n - 1).astype(np.int64)
             result = b.emit("torch.index_select", result, dim=axis, index=Known(index))
             continue
-        matrix = _weights(places, n, scale, rules).astype(np.float32)
+        matrix = _weights(positions, n, scale, rules).astype(np.float32)
         order = [a for a in range(rank) if a != axis] + [axis]
         moved = b.emit("Tensor.permute", result, dims=order)
         moved = b.emit("torch.matmul", moved, Known(np.ascontiguousarray(matrix.T)))
@@ -245,29 +245,29 @@ def _coordinates(n: int, count: int, scale: float, name: str, bounds: Any) -> np
     return found
 
 
-def _rounded(places: np.ndarray, rounding: str) -> np.ndarray:
+def _rounded(positions: np.ndarray, rounding: str) -> np.ndarray:
     if rounding == "floor":
-        return np.floor(places)
+        return np.floor(positions)
     if rounding == "ceil":
-        return np.ceil(places)
+        return np.ceil(positions)
     if rounding == "round_prefer_ceil":
-        return np.floor(places + 0.5)
-    return np.ceil(places - 0.5)
+        return np.floor(positions + 0.5)
+    return np.ceil(positions - 0.5)
 
 
-def _weights(places: np.ndarray, n: int, scale: float, rules: Rules) -> np.ndarray:
+def _weights(positions: np.ndarray, n: int, scale: float, rules: Rules) -> np.ndarray:
     """Return the weights of the input's pixels, one row per pixel of the result."""
     stretch = min(scale, 1.0) if rules.antialias else 1.0
     reach = 2.0 if rules.mode == "cubic" else 1.0
     radius = math.ceil(reach / stretch)
-    first = np.floor(places).astype(np.int64)
-    matrix = np.zeros((places.size, n))
+    first = np.floor(positions).astype(np.int64)
+    matrix = np.zeros((positions.size, n))
     for offset in range(-radius, radius + 1):
         taken = first + offset
-        weight = _kernel((places - taken) * stretch, rules)
+        weight = _kernel((positions - taken) * stretch, rules)
         if rules.excludes or (rules.antialias and rules.mode != "nearest"):
             weight = np.where((taken >= 0) & (taken < n), weight, 0.0)
-        np.add.at(matrix, (np.arange(places.size), np.clip(taken, 0, n - 1)), weight)
+        np.add.at(matrix, (np.arange(positions.size), np.clip(taken, 0, n - 1)), weight)
     total = matrix.sum(1, keepdims=True)
     return matrix / np.where(total == 0, 1, total)
 

@@ -75,7 +75,9 @@ def reshape(
         rest = [n for n in target if not isinstance(n, Size)]
         if 0 not in rest:
             target[opened[0]] = -1
-    return b.emit("Tensor.reshape", x, shape=target)
+    result = b.emit("Tensor.reshape", x, shape=target)
+    found = [n if isinstance(n, int) and n > 0 else None for n in target]
+    return result if result.shape is not None else b.declared(result, x.dtype, found)
 
 
 @op("Flatten")
@@ -386,7 +388,7 @@ def tile(b: Builder, x: Any, repeats: Any) -> Any:
 
 
 @op("Range")
-def arange(b: Builder, start: Any, limit: Any, delta: Any) -> Any:
+def arange(b: Builder, start: Any, limit: Any, delta: Any, *, stash_type: int = 1) -> Any:
     first, last, step = (b.numbers(v, "a bound")[0] for v in (start, limit, delta))
     return b.emit("torch.arange", start=first, end=last, step=step, dtype=torch_name(start.dtype))
 
@@ -411,12 +413,12 @@ def pad_old(
 
 @op("Pad", since=11)
 def pad(
-    b: Builder, x: Any, pads: Any, constant_value: Any = None, axes: Any = None, *,
+    b: Builder, x: Any, pads: Any, fill: Any = None, axes: Any = None, *,
     mode: str = "constant",
 ) -> Any:  # fmt: skip
     value: Any = 0.0
-    if constant_value is not None and mode == "constant":
-        value = b.array(constant_value, "constant_value").reshape(-1)[0].item()
+    if fill is not None and mode == "constant":
+        value = b.array(fill, "fill").reshape(-1)[0].item()
     amounts = b.numbers(pads, "pads")
     if axes is not None:
         along = axes_of(b, axes, x.rank)
@@ -478,11 +480,12 @@ def depth_to_space(b: Builder, x: Any, *, blocksize: int, mode: str = "DCR") -> 
 
 
 @op("SpaceToDepth")
-def space_to_depth(b: Builder, x: Any, *, blocksize: int) -> Any:
+def space_to_depth(b: Builder, x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
     _n, c, h, w = b.extents(x)
     s = blocksize
     parts = b.emit("Tensor.reshape", x, shape=[-1, c, h // s, s, w // s, s])
-    moved = b.emit("Tensor.permute", parts, dims=(0, 3, 5, 1, 2, 4))
+    order = (0, 1, 3, 5, 2, 4) if mode == "CRD" else (0, 3, 5, 1, 2, 4)
+    moved = b.emit("Tensor.permute", parts, dims=order)
     return b.emit("Tensor.reshape", moved, shape=[-1, c * s * s, h // s, w // s])
 
 
@@ -525,13 +528,8 @@ def one_hot(b: Builder, indices: Any, depth: Any, values: Any, *, axis: int = -1
 @op("NonZero")
 def nonzero(b: Builder, x: Any) -> Any:
     found = b.emit("aten::nonzero", x)
-    found.shape = found.shape or (None, max(x.rank, 1))
-    return _typed(b.emit("torch.t", found), np.int64, (found.shape[1], None))
-
-
-def _typed(value: Ref, dtype: Any, shape: tuple[Any, ...]) -> Ref:
-    """Return a tensor whose shape depends on data, with what is known of it."""
-    return value if value.shape is not None else Ref(value.operand, dtype, shape)
+    found = b.declared(found, np.int64, (None, max(x.rank, 1)))
+    return b.declared(b.emit("torch.t", found), np.int64, (max(x.rank, 1), None))
 
 
 @op("Compress")
@@ -540,10 +538,11 @@ def compress(b: Builder, x: Any, condition: Any, *, axis: int | None = None) -> 
         x, axis = b.emit("Tensor.reshape", x, shape=(-1,)), 0
     axis = b.axis(axis, x.rank)
     rows = b.emit("aten::nonzero", condition)
-    index = b.emit("Tensor.reshape", rows, shape=(-1,))
-    extents = list(x.shape or ())
+    rows = b.declared(rows, np.int64, (None, 1))
+    index = b.declared(b.emit("Tensor.reshape", rows, shape=(-1,)), np.int64, (None,))
+    extents = [n if isinstance(n, int) else None for n in b.extents(x)]
     extents[axis] = None
-    return _typed(b.emit("torch.index_select", x, dim=axis, index=index), x.dtype, tuple(extents))
+    return b.declared(b.emit("torch.index_select", x, dim=axis, index=index), x.dtype, extents)
 
 
 @op("ReverseSequence")

@@ -10,7 +10,7 @@ import numpy as np
 
 from kuiper.errors import ModelFormatError, OperatorError
 from kuiper.ir import Attribute
-from kuiper.ir.dtypes import DTYPES, from_numpy
+from kuiper.ir.dtypes import DTYPES
 from kuiper.onnx.values import Known
 from kuiper.onnx.wire import Blob, SourceFile, TensorMessage, decode_varints
 
@@ -199,12 +199,3 @@ def listed(shape: Any) -> str:
     """Return a shape for a message, shortened."""
     text = ",".join(map(str, shape[:8]))
     return f"({text}{',...' if len(shape) > 8 else ''})"
-
-
-def storable(array: np.ndarray) -> bool:
-    """Tell whether a constant of this dtype can be in a graph."""
-    try:
-        from_numpy(array.dtype)
-    except KeyError:
-        return False
-    return True

@@ -138,9 +138,12 @@ class Translator:
             )
         found: list[Any] | None = None
         if tensor.shape is not None:
+            dims = tensor.shape.dims
+            # Old exporters write 0 for an open batch; elsewhere it is an extent.
+            least = [int(i == 0 and len(dims) > 1) for i in range(len(dims))]
             found = [
-                d.value if d.value is not None and d.value > 0 else d.name or f"{info.name}.{i}"
-                for i, d in enumerate(tensor.shape.dims)
+                d.value if d.value is not None and d.value >= low else d.name or f"{info.name}.{i}"
+                for i, (d, low) in enumerate(zip(dims, least, strict=True))
             ]
         asked = self.shapes.get(info.name)
         if asked is None:
@@ -313,7 +316,7 @@ class Translator:
             if tensor is not None and tensor.shape is not None:
                 shape = tuple(d.value if (d.value or 0) > 0 else None for d in tensor.shape.dims)
                 dtype = element_dtype(tensor.element, self.builder.where)
-                return Ref(value.operand, dtype, shape)
+                return self.builder.declared(value, dtype, shape)
         return value
 
     def _translated(
@@ -330,6 +333,12 @@ class Translator:
             inputs.pop()
         if 0 <= mapping.inputs < len(inputs):
             raise b.error(f"has {len(inputs)} inputs, expected up to {mapping.inputs}")
+        for number, key in enumerate(mapping.required or ("input",) * (mapping.inputs == -1)):
+            if key not in arguments and (number >= len(inputs) or inputs[number] is None):
+                raise b.error(f"lacks the input '{key}'")
+        for key in mapping.keywords:
+            if key not in arguments:
+                raise b.error(f"lacks the attribute '{key}'")
         folded = self._folded(node, inputs, arguments)
         if folded is None:
             result = mapping.function(b, *inputs, **arguments)

@@ -192,21 +192,21 @@ def max_pool(
         return b.cast(result, dtype)
     if x is not source:
         raise b.error("returns indices of a pooling with uneven margins")
-    values, places = result
-    return b.cast(values, dtype), _whole_indices(b, source, places, storage_order)
+    values, indices = result
+    return b.cast(values, dtype), _whole_indices(b, source, indices, storage_order)
 
 
-def _whole_indices(b: Builder, x: Any, places: Ref, storage_order: int) -> Any:
+def _whole_indices(b: Builder, x: Any, indices: Ref, storage_order: int) -> Any:
     """Return indices into the flattened tensor, of indices into each channel."""
     n, c, *spatial = b.extents(x)
     plane = product(spatial)
     if storage_order and len(spatial) == 2:
-        row = b.call("floor_divide", places, spatial[1])
-        column = b.call("remainder", places, spatial[1])
-        places = b.formula("add(mul(@0,@1),@2)", column, spatial[0], row)
+        row = b.call("floor_divide", indices, spatial[1])
+        column = b.call("remainder", indices, spatial[1])
+        indices = b.formula("add(mul(@0,@1),@2)", column, spatial[0], row)
     first = b.emit("torch.arange", start=0, end=n * c, step=1, dtype="torch.long")
     first = b.emit("Tensor.reshape", first, shape=[n, c, *[1] * len(spatial)])
-    return b.formula("add(@0,mul(@1,@2))", places, first, plane)
+    return b.formula("add(@0,mul(@1,@2))", indices, first, plane)
 
 
 @op("AveragePool")

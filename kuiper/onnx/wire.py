@@ -418,7 +418,7 @@ class _Reader:
             if field is not None:
                 name, kind, is_list = field
                 if isinstance(kind, str):
-                    found = self.scalar(kind, wire, value, at, end)
+                    found = self.scalar(field, wire, value, at, end)
                 elif wire != BYTES:
                     raise self.error(start, f"'{name}' is a number, expected a message")
                 else:
@@ -442,8 +442,9 @@ class _Reader:
                 "max_memory; pass a larger one if you trust the file"
             )
 
-    def scalar(self, kind: str, wire: int, value: int, at: int, end: int) -> Any:
+    def scalar(self, field: tuple[str, str, bool], wire: int, value: int, at: int, end: int) -> Any:
         """Return the value of a field that is no message; a list for packed numbers."""
+        name, kind, is_list = field
         if kind == "text":
             if wire == BYTES and end - at <= MAX_TEXT:
                 try:
@@ -458,15 +459,15 @@ class _Reader:
         elif kind == "int":
             if wire == VARINT:
                 return value - (1 << 64) if value >> 63 else value
-            if wire == BYTES:
+            if wire == BYTES and is_list:
                 self.count((end - at) // 8)
                 return decode_varints(self.bytes(at, end), self.error, at).tolist()
         elif wire == FIXED32:
             return float(np.frombuffer(self.bytes(at, end), "<f4")[0])
-        elif wire == BYTES and (end - at) % 4 == 0:
+        elif wire == BYTES and is_list and (end - at) % 4 == 0:
             self.count((end - at) // 4)
             return np.frombuffer(self.bytes(at, end), "<f4").tolist()
-        raise self.error(at, f"a field of the encoding {wire} is no {kind}")
+        raise self.error(at, f"'{name}' has the encoding {wire}, which is no {kind}")
 
     def bytes(self, at: int, end: int) -> bytes:
         if at < self.base or end > self.base + len(self.data):

@@ -85,4 +85,5 @@ def _can_fold(op: Operator, specs: dict[Operand, Any]) -> bool:
 
 
 def _is_small(spec: Any) -> bool:
-    return isinstance(spec, TensorSpec) and spec.n_bytes <= MAX_BYTES
+    # A constant of half precision would be widened again: weights are.
+    return isinstance(spec, TensorSpec) and spec.n_bytes <= MAX_BYTES and spec.dtype != np.float16
