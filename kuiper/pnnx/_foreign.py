@@ -8,9 +8,6 @@ import zipfile
 
 __all__ = ["next_step"]
 
-# Bytes by which an ONNX file is recognised under another name: its version, then its producer.
-_PRODUCERS = (b"pytorch", b"onnx", b"tf2onnx", b"keras2onnx", b"skl2onnx", b"paddle")
-
 
 def next_step(data: bytes, name: str) -> str | None:
     """Describe the model of another format that a file holds, and say what to do; None if unknown.
@@ -30,9 +27,6 @@ def next_step(data: bytes, name: str) -> str | None:
         return _archived(data, name, f"{export} --shape 1x3x224x224 (that of each input)", result)
     if data.startswith(b"\x80"):
         return _PICKLED
-    is_onnx = data[:1] == b"\x08" and data[2:3] == b"\x12"
-    if is_onnx and (suffix == ".onnx" or any(word in data[:32] for word in _PRODUCERS)):
-        return f"it is an ONNX model; convert it: {export}, then {result}"
     if suffix == ".safetensors" and data[8:9] == b"{":
         return (
             "it holds weights without a network; make the module in Python, load them into it, "
