@@ -435,7 +435,6 @@ DAMAGED_FILES = {
         (7767517).to_bytes(4, "little") + b"\2",
         "it is a binary .param.bin file of ncnn",
     ),
-    "onnx": (b"\x08\x07\x12\x07pytorch\x1a", "it is an ONNX model; convert it: pip install pnnx, "),
     "binary": (
         b"\x08\x07\x12\xff",
         "expected text that starts with 7767517, found the bytes b'\\x08\\x07\\x12\\xff'",
