@@ -1,7 +1,9 @@
 """The Python code of the READMEs runs as it is written, and both have the same code."""
 
 import ast
+import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ import kuiper
 
 from ..support.paths import ROOT
 from ..support.shipped import MODELS
-from ..support.textgraph import files_of
+from ..support.textgraph import files_of, model_of, text, user_operator, values
 from .test_howto import make_onnx
+from .test_readme_commands import stand_in_for_torchvision
 
 README = ROOT / "README.md"
 
@@ -38,6 +41,20 @@ def blocks_of(name: str) -> list[str]:
 
 
 BLOCKS = blocks_of("README.md") if README.exists() else []
+
+# A test below runs each of these, which the one block with this text belongs to.
+TESTED = (
+    "kuiper.report.page",
+    "kuiper.load_graph",
+    "kuiper.from_torch",
+    "pnnx.export",
+    "Detector(",
+    "Tokenizer.from_file",
+    "as_dict=True)",
+    "FastAPI",
+    "model.profile(x)\n",
+    "@kuiper.operator",
+)
 
 
 @pytest.fixture
@@ -72,16 +89,53 @@ def test_the_files_have_the_same_code():
     assert english == chinese
 
 
+def test_every_block_is_tested():
+    if not BLOCKS:
+        pytest.skip("the READMEs are not here")
+    assert [block_with(part) for part in TESTED] == BLOCKS
+    source = (ROOT / "tests" / "docs" / "test_readme.py").read_text("utf-8")
+    for part in TESTED:
+        assert f"block_with({json.dumps(part)})" in source
+
+
 def test_the_first_snippet_runs(folder):
-    found = run(BLOCKS[0])
+    found = run(block_with("kuiper.report.page"))
     assert found["y"].shape == (1, 1000)
     assert "<html" in found["page"]
 
 
-def block_with(text: str) -> str:
+def block_with(part: str) -> str:
     """Return the one block that has this text."""
-    (block,) = (block for block in BLOCKS if text in block)
+    (block,) = (block for block in BLOCKS if part in block)
     return block
+
+
+@pytest.fixture
+def torchvision(folder, monkeypatch):
+    """Let the blocks import a small package of that name, whose network needs no download."""
+    for package in ("torch", "pnnx"):
+        pytest.importorskip(package, exc_type=ImportError)
+    stand_in_for_torchvision(folder)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(folder)
+    yield
+    for name in ("torchvision", "torchvision.models"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.filterwarnings("default")  # of PyTorch
+def test_a_module_becomes_a_model(torchvision):
+    run(block_with("kuiper.from_torch"))
+    model = kuiper.load("resnet18.pnnx.param")
+    assert model(np.zeros((1, 3, 224, 224), np.float32)).shape == (1, 8)
+
+
+@pytest.mark.filterwarnings("default")  # of PyTorch
+def test_pnnx_alone_writes_a_model(torchvision):
+    run(block_with("pnnx.export"))
+    model = kuiper.load("resnet18.pnnx.param")
+    assert model(np.zeros((1, 3, 224, 224), np.float32)).shape == (1, 8)
 
 
 def test_the_graph_can_be_read(folder, capsys):
@@ -151,3 +205,10 @@ def test_the_picture_is_small_and_there():
         (picture,) = re.findall(r"^!\[.+\]\((.+)\)$", (ROOT / name).read_text("utf-8"), re.M)
         assert (ROOT / picture).read_bytes()[:3] == b"\xff\xd8\xff"
         assert (ROOT / picture).stat().st_size < 100_000
+
+
+def test_an_operator_can_be_added():
+    swish = run(block_with("@kuiper.operator"))["swish"]
+    with user_operator("my.Swish", swish):  # the same again, and removes it
+        x = values(2, 3)
+        np.testing.assert_array_equal(model_of(text("my.Swish s 1 1 x y"))(x), swish(x))
