@@ -6,8 +6,10 @@ such calls are replaced by equivalent ones that pnnx converts exactly::
 
     call                                     conversion by pnnx                 traced as
     nn.LayerNorm without bias                drops the weight                   with zero bias
-    x ** 3                                   turns a written-out tanh GELU      x * x * x
+    x ** 3                                   turns a written-out tanh GELU      x.square() * x
                                              into the erf GELU
+    x * x and x + x                          crashes at times after a reshape   x.square(), x * 2
+                                             by sizes, if x is used once more
     nn.MultiheadAttention(is_causal=True)    drops the mask                     with the mask only
     nn.MultiheadAttention(q, q, v)           writes (q, v), which reads back    with a clone of q
     and (q, k, q)                            as (q, v, v)
@@ -323,6 +325,11 @@ def _mode(torch: Any) -> Any:
     makers: dict[str, Callable[..., Any]] = {
         "pow": _cube,
         "__pow__": _cube,
+        "mul": _square,
+        "multiply": _square,
+        "__mul__": _square,
+        "add": _double,
+        "__add__": _double,
         "as_strided": _as_strided,
         "zero_": _fill,
         "fill_": _fill,
@@ -411,11 +418,27 @@ def _filled(torch: Any, name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _cube(torch: Any, x: Any = None, exponent: Any = None, **others: Any) -> Any:
-    """Return x**3 as two products, as PyTorch computes it."""
+    """Return x**3 as two products, as PyTorch computes it; see `_square`."""
     exponent = others.pop("exponent", exponent)
     if others or type(exponent) not in (int, float) or exponent != 3 or not _is_float(torch, x):
         return None
-    return x * x * x
+    return torch.square(x) * x
+
+
+def _square(torch: Any, x: Any = None, y: Any = None, **others: Any) -> Any:
+    """Return the product of a tensor and itself as one function of it.
+
+    When pnnx removes a reshape whose result is an operand of several operators of one expression,
+    among them one that has it twice, it reads freed memory.
+    """
+    y = others.pop("other", y)
+    return torch.square(x) if x is y and not others and _is_float(torch, x) else None
+
+
+def _double(torch: Any, x: Any = None, y: Any = None, **others: Any) -> Any:
+    """Return the sum of a tensor and itself as a product; see `_square`."""
+    y = others.pop("other", y)
+    return x * 2 if x is y and not others and _is_float(torch, x) else None
 
 
 def _as_strided(

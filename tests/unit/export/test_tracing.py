@@ -39,6 +39,19 @@ def gelu_by_functions(net, x):
     return 0.5 * x * (1.0 + torch.tanh((2.0 / torch.pi) ** 0.5 * (x + 0.044715 * cube)))
 
 
+def reshaped(net, x):
+    """pnnx reads freed memory here, and crashes 9 times of 10, if x * x has an operand twice."""
+    x = x.view((*x.size()[:-1], 8))
+    y = x.view(-1, x.size(-1))
+    return (x * x * x + x).view(-1, x.size(-1)) + (y + y + y) * torch.mul(y, y) * y.tanh()
+
+
+def gelu_of_rows(net, x):
+    """The projections of GPT-2."""
+    rows = torch.addmm(net.linear.bias, x.view(-1, x.size(-1)), net.linear.weight)
+    return gelu(net, rows.view((*x.size()[:-1], 8)))
+
+
 def causal(net, x):
     mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
     return net.attention(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)[0]
@@ -85,6 +98,8 @@ CASES = {
     ),
     "tanh GELU": lambda: Net(gelu),
     "tanh GELU by functions": lambda: Net(gelu_by_functions),
+    "tanh GELU of rows": lambda: Net(gelu_of_rows, linear=nn.Linear(8, 8)),
+    "powers of a reshaped tensor": lambda: Net(reshaped),
     "causal attention": lambda: Net(
         causal, attention=nn.MultiheadAttention(8, 2, batch_first=True)
     ),
