@@ -22,10 +22,13 @@ def reshape(input=None, shape=(), mask=None, attn_mask=None, **_):
     """Change the shape and keep the order of the elements.
 
     pnnx calls the input `attn_mask` if it replaced a function by ``nn.MultiheadAttention``,
-    for which True in a bool mask has the opposite meaning.
+    for which True in a bool mask has the opposite meaning.  Such a mask may differ between
+    sequences or heads; then only the attention knows its shape.
     """
     if attn_mask is not None:
         input = ~attn_mask if attn_mask.dtype == bool else attn_mask
+        if input.size != np.prod(shape):
+            return input
     elif mask is not None:
         input = mask
     extents = [int(n) for n in shape]

@@ -212,8 +212,9 @@ class MultiheadAttention(Record[T]):
 
     query (l, n, e), key and value (s, n, ...); with batch_first, n precedes l; 2-d without a batch.
     The value defaults to the key, the key to the query.  A bool mask is True where a key is hidden;
-    a mask for fewer sequences than the batch is repeated.  `key_padding_mask` (n, s) hides keys
-    from all queries of a sequence.  The second output is the softmax, averaged over heads.
+    a mask for fewer sequences than the batch is repeated, one of rank 4 broadcast to (n, heads, l,
+    s), as by F.scaled_dot_product_attention.  `key_padding_mask` (n, s) hides keys from all
+    queries of a sequence.  The second output is the softmax, averaged over heads.
     Source: torch.nn.MultiheadAttention.
 
     Raises
@@ -225,7 +226,7 @@ class MultiheadAttention(Record[T]):
     query: T = Tensor(rank=(2, 3), aliases=("input",))
     key: T | None = Tensor(optional=True, rank=(2, 3))
     value: T | None = Tensor(optional=True, rank=(2, 3))
-    attn_mask: T | None = Tensor(optional=True, rank=(2, 3))
+    attn_mask: T | None = Tensor(optional=True, rank=(2, 3, 4))
     key_padding_mask: T | None = Tensor(optional=True, rank=2)
     in_proj_weight: T | None = Tensor(optional=True, rank=2)
     q_proj_weight: T | None = Tensor(optional=True, rank=2)
@@ -275,7 +276,7 @@ class MultiheadAttention(Record[T]):
             if not _takes_mask(self, (query, key), mask):
                 raise ShapeError(
                     f"'attn_mask' has shape {mask.shape}, expected {(queries, keys)} or "
-                    f"{(n * self.num_heads, queries, keys)}"
+                    f"{(n * self.num_heads, queries, keys)} or {(n, self.num_heads, queries, keys)}"
                 )
         if self.key_padding_mask is not None:
             got = self.key_padding_mask
@@ -306,7 +307,7 @@ class MultiheadAttention(Record[T]):
         elif mask is not None:
             mask = _wider(b, mask, keys)
             # A mask for a part of the batch, such as the windows of one image, is repeated.
-            given = max(n, 1) if mask.rank == 2 else mask.shape[0] // heads
+            given = mask.shape[0] // heads if mask.rank == 3 else max(n, 1)
             if mask.rank == 3:
                 mask = mask.reshape((given, heads, queries, keys))
             mask = mask.expand((n // given, given, heads, queries, keys))
@@ -338,6 +339,8 @@ class MultiheadAttention(Record[T]):
         if isinstance(a.attn_mask, TensorSpec):
             if a.attn_mask.rank == 3:
                 c.spread(a.attn_mask, c.at(0, batch.outer, batch.inner * a.num_heads))
+            elif a.attn_mask.rank == 4 and (c.batch_of(a.attn_mask) or a.attn_mask.shape[0] != 1):
+                c.spread(a.attn_mask, batch._replace(axis=0))
             else:
                 c.require_shared(a.attn_mask)
         if isinstance(a.key_padding_mask, TensorSpec):
@@ -362,11 +365,16 @@ def _inputs(a: MultiheadAttention[Any]) -> Any:
 
 
 def _takes_mask(a: MultiheadAttention[Any], given: Any, mask: Any) -> bool:
-    """Whether a mask fits query and key: one for all heads, or one per head."""
+    """Whether a mask fits query and key: one for all heads, one per head, or any of rank 4."""
     query, key = given[0], given[min(len(given) - 1, 1)]
     if query.dtype != np.float32 or query.shape[-1] != a.embed_dim:
         return False
     (n, queries), keys = _lengths(a, query), _lengths(a, key)[1]
+    if mask.rank == 4:
+        scores = (n, a.num_heads, queries, keys)
+        return mask.shape[3] == keys and all(
+            got in (1, wanted) for got, wanted in zip(mask.shape, scores, strict=True)
+        )
     masks, rest = divmod(mask.shape[0] if mask.rank == 3 else a.num_heads, a.num_heads)
     return (
         mask.shape[-2:] == (queries, keys)

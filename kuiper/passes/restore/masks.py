@@ -14,6 +14,13 @@ the module has the opposite one::
                                 ->   torch.logical_not r_not 1 1 m o
                                      Tensor.reshape r 1 1 o n shape=(7,7)
 
+pnnx also reshapes a mask of each sequence or head to (queries, keys), which fits only if there is
+one of both.  Attention takes such a mask as it is::
+
+    Tensor.reshape r 1 1 m n shape=(7,7) $attn_mask=m #m=(2,1,7,7)f32
+    nn.MultiheadAttention a 2 1 x n y $attn_mask=n
+                                ->   nn.MultiheadAttention a 2 1 x m y $attn_mask=m
+
 What proves each change:
 
 - A bool mask is inverted if the keyword is `attn_mask`.  A single pattern of pnnx reshapes an
@@ -21,6 +28,8 @@ What proves each change:
   attends to a key, and it has no condition on the dtype.  The patterns with a bool `mask` are those
   of ``masked_fill`` and ``where``, where True hides a key as it does in the module, so these masks
   are right as they are; all others require float32.
+- A reshape of this name from rank 4 is the pattern's, whose mask broadcasts to (n, heads, queries,
+  keys), or from rank 3 to (heads, queries, keys).
 - A mask is one of keys if its shape is (n, keys), which PyTorch refuses as an `attn_mask`.
 
 Refused are a reshaped `attn_mask` of unknown dtype, an inverted mask that another operator reads
@@ -89,6 +98,22 @@ def _restore_meaning(graph: Graph, op: Operator) -> None:
         graph.add_operator("torch.logical_not", name, [mask], [inverse], location=op.location)
         mask = inverse
     graph.set_inputs(op, [mask], [None])
+    for reader in result.consumers:
+        if reader.type == _ATTENTION and _broadcasts(reader, mask, op.params.get("shape")):
+            inputs = [mask if operand is result else operand for operand in reader.inputs]
+            graph.set_inputs(reader, inputs, reader.input_keys)
+    if not result.uses:
+        graph.remove_operator(op)
+
+
+def _broadcasts(op: Operator, mask: Operand, target: object) -> bool:
+    """Tell whether an attention takes a mask as it is, although pnnx reshapes it to `target`."""
+    shape = mask.shape
+    if shape is None or not isinstance(target, tuple) or len(target) != 2:
+        return False
+    if len(shape) == 3:
+        return shape[0] == op.params.get("num_heads") and shape[1:] == target
+    return len(shape) == 4 and shape[3] == target[1]
 
 
 def _masks_keys(op: Operator, given: list[Operand], operand: Operand) -> bool:

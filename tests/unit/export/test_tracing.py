@@ -40,7 +40,7 @@ def gelu_by_functions(net, x):
 
 
 def reshaped(net, x):
-    """pnnx reads freed memory here, and crashes 9 times of 10, if x * x has an operand twice."""
+    """Crashes pnnx 9 times of 10 if x * x has an operand twice."""
     x = x.view((*x.size()[:-1], 8))
     y = x.view(-1, x.size(-1))
     return (x * x * x + x).view(-1, x.size(-1)) + (y + y + y) * torch.mul(y, y) * y.tanh()

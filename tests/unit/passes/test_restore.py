@@ -306,19 +306,37 @@ MASKED = (
 
 
 @pytest.mark.parametrize(
-    ("key", "dtype", "source"),
+    ("key", "shape", "dtype", "source"),
     [
-        ("attn_mask", "bool", "torch.logical_not"),  # True attends in the function of PyTorch
-        ("attn_mask", "f32", "pnnx.Input"),
-        ("mask", "bool", "pnnx.Input"),  # True hides for masked_fill, as in the module
-        ("mask", "f32", "pnnx.Input"),
+        ("attn_mask", "2,1,7,7", "bool", "torch.logical_not"),  # True attends in the function
+        ("attn_mask", "2,1,7,7", "f32", "pnnx.Input"),  # the attention takes any mask of rank 4
+        ("attn_mask", "1,2,1,7", "f32", "pnnx.Input"),
+        ("attn_mask", "2,7,7", "f32", "pnnx.Input"),  # of the 2 heads
+        ("attn_mask", "3,7,7", "f32", "Tensor.reshape"),
+        ("attn_mask", "1,7,7", "f32", "Tensor.reshape"),
+        ("attn_mask", "1,1,7,1", "f32", "Tensor.reshape"),
+        ("mask", "1,1,7,7", "bool", "Tensor.reshape"),  # True hides for masked_fill, as here
+        ("mask", "1,1,7,7", "f32", "Tensor.reshape"),
     ],
 )
-def test_a_mask_that_was_reshaped(key, dtype, source):
-    reshape = f"Tensor.reshape r 1 1 m n shape=(7,7) ${key}=m #m=(1,1,7,7){dtype} #n=(7,7){dtype}"
+def test_a_mask_that_was_reshaped(key, shape, dtype, source):
+    reshape = f"Tensor.reshape r 1 1 m n shape=(7,7) ${key}=m #m=({shape}){dtype}"
     graph = graph_of(text(reshape, MASKED, inputs=("x", "m")))
     restore_masks(graph)
-    assert graph.operator("r").inputs[0].producer.type == source
+    graph.verify()
+    attention = graph.operator("a")
+    assert attention.input_keys[1] == "attn_mask"
+    assert attention.inputs[1].producer.type == source
+    assert graph.has_operator("r") == (source == "Tensor.reshape")
+    assert graph.has_operator("r_not") == (dtype == "bool" and key == "attn_mask")
+
+
+def test_a_mask_that_two_operators_read_is_reshaped_for_one():
+    reshape = "Tensor.reshape r 1 1 m n shape=(7,7) $attn_mask=m #m=(1,1,7,7)f32"
+    graph = graph_of(text(reshape, MASKED, "F.relu f 1 1 n z", inputs=("x", "m")))
+    restore_masks(graph)
+    assert graph.operator("a").inputs[1] is graph.operand("m")
+    assert graph.operator("f").inputs == graph.operator("r").outputs
 
 
 @pytest.mark.parametrize(
