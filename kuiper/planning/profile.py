@@ -122,21 +122,22 @@ class Profile:
         return f"<kuiper.Profile: {len(self.rows)} steps, {total}>"
 
     def __str__(self) -> str:
-        width = max([len(r["name"]) for r in self.rows] + [8])
-        lines = [
-            f"{'operator':{width}}  {'kernel':16} {'us':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>6}"
-        ]
+        kernel = max([len(r["kind"]) for r in self.rows] + [16])
+        # Kernels are in the first column, too, below the operators.
+        width = max([len(text) for r in self.rows for text in (r["name"], r["kind"])] + [8])
+        titles = f"{'us':>9} {'share':>6} {'GFLOP/s':>8} {'GB/s':>6}"
+        lines = [f"{'operator':{width}}  {'kernel':{kernel}} {titles}"]
         for r in self.rows:
+            figures = f"{r['seconds'] * 1e6:9.1f} {r['share']:6.1%}"
             lines.append(
-                f"{r['name']:{width}}  {r['kind']:16} {r['seconds'] * 1e6:9.1f} {r['share']:6.1%} "
-                f"{r['gflops']:8.1f} {r['gbytes']:6.1f}"
+                f"{r['name']:{width}}  {r['kind']:{kernel}} {figures} {r['gflops']:8.1f} "
+                f"{r['gbytes']:6.1f}"
             )
         lines.append("")
         for g in self.by_kind():
-            lines.append(
-                f"{g['kind']:{width}}  {g['count']:4d} steps       {g['seconds'] * 1e6:9.1f} "
-                f"{g['share']:6.1%}"
-            )
+            figures = f"{g['seconds'] * 1e6:9.1f} {g['share']:6.1%}"
+            steps = f"{g['count']:4d} steps"
+            lines.append(f"{g['kind']:{width}}  {steps:{kernel}} {figures}")
         if counts := self.by_algorithm():
             lines.append(f"convolutions: {algorithms_text(counts)}")
         lines.append(

@@ -218,6 +218,7 @@
   function timing(time) {
     const pairs = [["time", `${time.us.toFixed(1)} µs, ${(time.share * 100).toFixed(1)} %`], ["kernel", soft(time.kernels.join(", "))]];
     if (time.flop) pairs.push(["operations", `${(time.flop / 1e6).toFixed(2)} MFLOP, ${(time.flop / time.us / 1e3).toFixed(1)} GFLOP/s`]);
+    if (time.saved > 0) pairs.push(["saved", `${(time.saved / 1e6).toFixed(2)} of ${((time.flop + time.saved) / 1e6).toFixed(2)} MFLOP of the definition`]);
     if (time.bytes) pairs.push(["memory", `${(time.bytes / 1e6).toFixed(2)} MB, ${(time.bytes / time.us / 1e3).toFixed(1)} GB/s`]);
     if (time.roofline) pairs.push(["roofline", `${(time.roofline * 100).toFixed(0)} %`]);
     return rows(pairs);

@@ -171,6 +171,7 @@ def _times(rows: Sequence[Mapping[str, Any]], planned: Graph) -> dict[str, dict[
                 kind if n == 1 else f"{n} × {kind}" for kind, n in Counter(row["kernels"]).items()
             ],
             "flop": row["gflops"] * row["seconds"] * 1e9,
+            "saved": row["saved_flops"],
             "bytes": row["gbytes"] * row["seconds"] * 1e9,
             "roofline": row["roofline"] or 0.0,
         }

@@ -22,6 +22,7 @@ from kuiper.report.layout import (
 
 __all__ = ["memory_svg", "svg", "timeline_svg", "type_colour"]
 
+TITLE = "kernel, time:"  # of the lanes and of the axis of the timeline
 LABELLED = 48  # pixels of a step in the timeline that has room for (the ends of) its name
 
 # Distinct colours for frequent types; the others derive one from their name.
@@ -74,7 +75,7 @@ def svg(
             "<style>.graph text{font:11px sans-serif;text-anchor:middle}"
             ".graph .type{font-weight:bold}.graph path{fill:none;stroke:#999}"
             ".graph rect{stroke:#555}.graph .shape{font-size:10px;fill:#555;stroke:#fff;"
-            "stroke-width:3px;paint-order:stroke}</style>"
+            "stroke-width:6px;stroke-linejoin:round;paint-order:stroke}</style>"
         )
     parts.append('<g class="edges">')
     for edge in layout.edges:
@@ -160,7 +161,9 @@ def timeline_svg(rows: Sequence[Mapping[str, Any]], width: int = 1200, style: bo
     total = sum(row["seconds"] for row in rows) or 1.0
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     # Margins: kernel names left of the lanes, the text of the last tick right of the last step.
-    label, lane, head, right = 20 + int(CHARACTER * max(map(len, kinds), default=9)), 30, 26, 40
+    longest = max(map(len, kinds), default=9)
+    label = int(max(20 + CHARACTER * longest, 30 + CHARACTER * len(TITLE)))
+    lane, head, right = 30, 26, 40
     scale = (width - label - right) / total
     height = head + lane * len(kinds) + 10
     parts = [_open("timeline", width, height)]
@@ -170,7 +173,7 @@ def timeline_svg(rows: Sequence[Mapping[str, Any]], width: int = 1200, style: bo
             "text-anchor:end}.timeline .grid{stroke:#ddd}.timeline .step{stroke:#556;"
             "stroke-width:.4}</style>"
         )
-    parts.append(f'<text class="lane" x="{label - 8}" y="16">kernel, time:</text>')
+    parts.append(f'<text class="lane" x="{label - 28}" y="16">{TITLE}</text>')
     for tick in ticks(total * 1e3):
         x = label + tick / 1e3 * scale
         parts.append(f'<path class="grid" d="M{x:.1f},{head}V{height - 10}"/>')

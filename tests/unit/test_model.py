@@ -539,6 +539,18 @@ def test_a_profile_as_a_trace(tmp_path):
     assert f"(1, 3, 16, 16) -> {plan.outputs[0].shape}, {len(plan.steps)} steps" in repr(plan)
 
 
+def test_the_columns_of_a_profile_are_aligned():
+    profile = model_of(CONVOLUTIONS).profile(values(1, 3, 16, 16), runs=1)
+    profile.rows[0]["kind"] = "a_kernel_with_a_long_name"
+    head, *lines = str(profile).splitlines()
+    for line in lines[: len(profile.rows)]:
+        assert len(line) == len(head)
+        assert re.search(r"\d$", line[: head.index("us") + 2])
+    for line in lines[len(profile.rows) + 1 :][: len(profile.by_kind())]:
+        assert line.endswith("%")
+        assert len(line) == head.index("share") + len("share")
+
+
 def test_completion_offers_public_names_alone():
     model = model_of(CONVOLUTIONS)
     for names in (dir(kuiper), dir(model)):

@@ -354,6 +354,18 @@ def test_wide_steps_of_the_timeline_are_labelled():
     assert [e.text for e in root.iter() if e.get("class") == "name"] == ["wide"]
 
 
+@pytest.mark.parametrize("kind", ["a", "conv_expand_depthwise"])
+def test_the_title_of_the_timeline_does_not_touch_the_first_tick(kind):
+    root = ElementTree.fromstring(
+        report.timeline_svg([{"name": "a", "kind": kind, "seconds": 1e-3, "share": 1.0}])
+    )
+    title = next(e for e in root.iter() if e.text == "kernel, time:")
+    tick = next(e for e in root.iter() if e.text == "0 ms")
+    end, middle = float(title.get("x")), float(tick.get("x"))
+    assert end <= middle - len("0 ms") * 6.2 / 2 - 4
+    assert end - len("kernel, time:") * 6.2 >= 0
+
+
 def test_names_break_between_words_only():
     assert soft("layer1.0<a_b") == "layer1.<wbr>0&lt;a_<wbr>b"
 
@@ -466,6 +478,15 @@ def test_each_stage_of_winograd_counts_what_it_does(channels, side):
         assert steps[1].flops > 5 * (steps[0].flops + steps[2].flops)
 
 
+def test_the_page_tells_the_operations_that_an_algorithm_saves():
+    model = convolution(64, 56)
+    x = np.ones((1, 64, 56, 56), np.float32)
+    data = data_of(report.page(model, [x], profile=model.profile(x, runs=1)))
+    time = data["graphs"]["run"]["conv"]["time"]
+    assert time["flop"] + time["saved"] == pytest.approx(2 * 9 * 64**2 * 56**2)
+    assert time["saved"] > time["flop"] / 4
+
+
 @pytest.mark.parametrize("name", dispatch.available())
 def test_no_product_is_faster_than_the_multiply_adds_in_registers(name):
     """Nor do they claim more than the units can do, as if the compiler had left out sums."""
@@ -473,7 +494,9 @@ def test_no_product_is_faster_than_the_multiply_adds_in_registers(name):
     try:
         model, x = convolution(256, 14), np.ones((1, 256, 14, 14), np.float32)
         product = ceiling = 0.0
-        for _ in range(30):
+        for attempt in range(600):  # on a busy machine it takes long until neither is disturbed
+            if attempt > 20 and ceiling / 5 < product < 1.2 * ceiling:
+                break
             start = time.perf_counter()
             flops = dispatch.multiply_adds(5000, 1)
             ceiling = max(ceiling, flops / (time.perf_counter() - start))
