@@ -71,7 +71,6 @@ __getattr__, __dir__ = lazy_names(
         "Buckets": "kuiper.buckets",
         "Profile": "kuiper.planning.profile",
         "expression": "kuiper.expression",
-        "plan": "kuiper.planning",
         "from_torch": "kuiper.export.pnnx_tool",
         "operator": "kuiper.ops.core.custom",
     },

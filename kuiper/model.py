@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from kuiper.planning.input_checker import InputChecker, TensorInfo, shape_text, 
 from kuiper.planning.plan_cache import PlanCache
 from kuiper.planning.verify import verify_operators
 from kuiper.pnnx import load_graph, save_graph
+from kuiper.pnnx._messages import plural
 
 if TYPE_CHECKING:
     from kuiper.planning.plan import Plan
@@ -273,14 +275,15 @@ class Model:
 
         Raises
         ------
+        InputError
+            If `shapes` is not one shape per input.
         ShapeError
             If the graph does not support these shapes.
         ModelFormatError
             If weights must be read from the file, and the file has changed since it was loaded.
         """
         arrays = [
-            np.broadcast_to(np.zeros((), info.dtype), shape)
-            for info, shape in zip(self.inputs, shapes, strict=True)
+            np.broadcast_to(np.zeros((), spec.dtype), spec.shape) for spec in self._specs(shapes)
         ]
         plan = self._plans.find_finalized(arrays, self._n_threads)
         return plan.first_plan
@@ -301,11 +304,40 @@ class Model:
 
         Raises
         ------
+        InputError
+            If `shapes` is not one shape per input.
         ShapeError
             If the graph does not support these shapes.
         """
-        infos = zip(self.inputs, shapes, strict=True)
-        return self._plans.planned_graph([TensorSpec(shape, info.dtype) for info, shape in infos])
+        return self._plans.planned_graph(self._specs(shapes))
+
+    def _specs(self, shapes: Sequence[Any]) -> list[TensorSpec]:
+        """Return the specs of inputs of these shapes; raise InputError if they are no shapes."""
+        infos = self.inputs
+        expected = ", ".join(f"'{info.name}'{shape_text(info.shape)}" for info in infos)
+        if shapes and all(hasattr(shape, "__index__") for shape in shapes):
+            numbers = ", ".join(map(str, shapes))
+            raise InputError(
+                f"got the numbers {numbers}, expected one tuple per input, such as "
+                f"({numbers},): {expected}"
+            )
+        if len(shapes) != len(infos):
+            raise InputError(
+                f"got {plural(len(shapes), 'shape')}, expected one per input: {expected}"
+            )
+        specs = []
+        for info, shape in zip(infos, shapes, strict=True):
+            try:
+                extents = tuple(operator.index(extent) for extent in shape)
+            except TypeError:
+                extents = (-1,)
+            if min(extents, default=0) < 0:
+                raise InputError(
+                    f"input '{info.name}': got {shape!r}, expected a tuple of integers, "
+                    f"like{shape_text(info.shape) or ' (1, 3)'}"
+                )
+            specs.append(TensorSpec(extents, info.dtype))
+        return specs
 
     @property
     def _n_threads(self) -> int:

@@ -239,6 +239,13 @@ def _is_list_of_arrays(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(hasattr(one, "shape") for one in value)
 
 
+def _innermost(value: Any) -> Any:
+    """Return what is in a list of one list of one ... item."""
+    while isinstance(value, list | tuple) and len(value) == 1:
+        value = value[0]
+    return value
+
+
 def _as_array(info: TensorInfo, value: Any) -> np.ndarray:
     """Return the caller's object as an array, without a copy if it exposes its memory."""
     if isinstance(value, np.ndarray):
@@ -275,6 +282,12 @@ def _input_error(info: TensorInfo, array: np.ndarray, value: Any) -> InputError:
                 f"{where}, expected {wanted}; this is a picture of (height, width, channels), "
                 "which kuiper.vision.preprocess converts to the input of a network"
             )
+        if _channels_last(info, array.shape):
+            return InputError(
+                f"{where}, expected {wanted}; these are pictures of (height, width, channels): "
+                "np.stack([kuiper.vision.preprocess(p, how) for p in x]) converts them to the "
+                "input of a network"
+            )
         how = f"x.astype(np.{info.dtype})"
         if not hasattr(value, "astype"):  # a list, or a tensor of PyTorch
             how = f"np.asarray(x, np.{info.dtype})"
@@ -290,6 +303,8 @@ def _input_error(info: TensorInfo, array: np.ndarray, value: Any) -> InputError:
         hint = f"; this is a {kind} of arrays: pass the array itself, model(x)"
         if len(value) > 1:
             hint = f"; this is a {kind} of arrays: np.concatenate joins them to one batch"
+    elif array.ndim > len(expected) and hasattr(_innermost(value), "shape") and value is not array:
+        hint = "; the array is in several lists: pass the array itself, model(x)"
     return InputError(f"{where}, expected rank {len(expected)}, like{shape_text(info.shape)}{hint}")
 
 

@@ -68,6 +68,17 @@ def test_the_undamaged_model_runs():
 # -- attributes against arguments --------------------------------------------------------------
 
 
+@pytest.mark.parametrize("bias", ["hello", "1", "0.5", "None", "(1,2)"])
+def test_a_flag_beside_the_weight_that_it_announces(bias):
+    linear = (
+        f"nn.Linear fc 1 1 x y bias={bias} in_features=6 out_features=2 "
+        "@weight=(2,6)f32 @bias=(2)f32"
+    )
+    weights = archive(fc__weight=bytes(48), fc__bias=bytes(8))
+    with pytest.raises(OperatorError, match=r"'bias' is .*, expected True with a weight 'bias'"):
+        kuiper.load(text(IN, linear, OUT), weights)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

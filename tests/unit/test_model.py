@@ -188,10 +188,15 @@ pnnx.Output out 1 0 y""".replace("\\\n", "")
         ([np.zeros((6, 5, 3), np.uint8)], "expected float32 (1, 3, 6, 5); this is a picture of "
          "(height, width, channels), which kuiper.vision.preprocess converts to the input of a "
          "network"),
+        ([np.zeros((2, 6, 5, 3), np.uint8)], "these are pictures of (height, width, channels): "
+         "np.stack([kuiper.vision.preprocess(p, how) for p in x]) converts them to the input of a "
+         "network"),
+        ([[[values(1, 3, 6, 5)]]], "; the array is in several lists: pass the array itself, "
+         "model(x)"),
         (["cat.jpg"], "input 'x': got a str, expected an array of float32 (1, 3, 6, 5)"),
         ([[values(3), values(2)]], "; expected an array of float32 (1, 3, 6, 5)"),
     ],
-    ids=["list", "tuple", "picture", "bytes", "path", "ragged"],
+    ids=["list", "tuple", "picture", "bytes", "many", "lists", "path", "ragged"],
 )  # fmt: skip
 def test_hints_for_arrays_in_lists_and_pictures(arrays, hint):
     model = model_of(IMAGES)
@@ -539,6 +544,25 @@ def test_a_profile_as_a_trace(tmp_path):
     assert f"(1, 3, 16, 16) -> {plan.outputs[0].shape}, {len(plan.steps)} steps" in repr(plan)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        ((), r"^got 0 shapes, expected one per input: 'x' \(1, 3, \?, \?\)$"),
+        (((1, 3, 16, 16),) * 2, "^got 2 shapes, expected one per input"),
+        ((1, 3, 16, 16), r"^got the numbers 1, 3, 16, 16, expected one tuple per input, such as "
+         r"\(1, 3, 16, 16,\): 'x'"),
+        (("1x3",), r"^input 'x': got '1x3', expected a tuple of integers, like \(1, 3, \?, \?\)$"),
+        ((None,), "^input 'x': got None, expected a tuple of integers"),
+        (((1, 3, -16, 16),), r"^input 'x': got \(1, 3, -16, 16\), expected a tuple of integers"),
+        (((1, 3, 16.0, 16),), r"^input 'x': got \(1, 3, 16.0, 16\), expected a tuple"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("method", ["plan", "planned_graph"])
+def test_what_is_no_shape_per_input_is_refused(method, shapes, said):
+    with pytest.raises(kuiper.InputError, match=said):
+        getattr(model_of(CONVOLUTIONS), method)(*shapes)
+
+
 def test_the_columns_of_a_profile_are_aligned():
     profile = model_of(CONVOLUTIONS).profile(values(1, 3, 16, 16), runs=1)
     profile.rows[0]["kind"] = "a_kernel_with_a_long_name"
@@ -553,6 +577,11 @@ def test_the_columns_of_a_profile_are_aligned():
 
 def test_completion_offers_public_names_alone():
     model = model_of(CONVOLUTIONS)
+    for thing in (kuiper, model):
+        assert all(hasattr(thing, name) for name in dir(thing))
+    assert set(dir(kuiper)) - set(kuiper.__all__) <= {"expression"} | {
+        name for name in dir(kuiper) if name.startswith("__")
+    }
     for names in (dir(kuiper), dir(model)):
         assert "_" not in {name[0] for name in names if not name.startswith("__")}
     assert {"load", "from_torch", "expression"} <= set(dir(kuiper))
@@ -932,7 +961,7 @@ def test_weights_are_packed_once_for_all_shapes():
 
 
 def test_a_plan_for_the_wrong_number_of_shapes():
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(kuiper.InputError, match="got 1 shape, expected one per input"):
         model_of(TWO_INPUTS).plan((2, 3))
 
 

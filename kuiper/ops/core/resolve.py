@@ -238,6 +238,11 @@ def _state(operator: Operator) -> list[Any]:
     ]  # fmt: skip
 
 
+def _flag(name: str) -> str:
+    """Return what a parameter that announces an attribute may be."""
+    return f"True with a weight '{name}', or False without"
+
+
 class _Collected:
     """The arguments of one operator as they are found, and the faults met on the way.
 
@@ -286,14 +291,16 @@ class _Collected:
                 continue
             argument = by_name.get(name)
             is_tensor = isinstance(argument, TensorArgument) and not argument.number
-            if is_tensor and isinstance(value, bool):
+            if is_tensor and (isinstance(value, bool) or name in self.operator.attributes):
                 self._check_flag(name, value)
             else:
                 self.take(name, value)
 
-    def _check_flag(self, name: str, value: bool) -> None:
+    def _check_flag(self, name: str, value: Any) -> None:
         """Check a parameter such as ``bias=True`` against the attribute that it announces."""
-        if value != (name in self.operator.attributes):
+        if not isinstance(value, bool):
+            self.faults.append(f"argument '{name}' is {value!r}, expected {_flag(name)}")
+        elif value != (name in self.operator.attributes):
             has = "is missing" if value else "is there"
             self.faults.append(f"argument '{name}' is {value}, but the tensor '{name}' {has}")
 
@@ -367,7 +374,7 @@ class _Collected:
                 got = f"the tensor {value}" if is_tensor else repr(value)
                 expected = argument.expected
                 if isinstance(argument, TensorArgument) and self.operator.type.startswith("nn."):
-                    expected = f"True with a weight '{name}', or False without"
+                    expected = _flag(name)
                 self.faults.append(f"argument '{name}' is {got}, expected {expected}")
         if self.faults:
             raise OperatorError(f"{self.operator.label}: " + "; ".join(self.faults))
