@@ -80,22 +80,27 @@ DIRECTIVES = {
 # lists and tuples included.
 KERNEL_DIRECTIVES = {"boundscheck": DEBUG, "wraparound": False}
 
+AVX512 = [
+    "-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx2", "-mfma", "-mf16c",
+    "-mprefer-vector-width=512",
+]  # fmt: skip
+
 # One source, compiled once per instruction set; kuiper._kernels.micro.dispatch picks at run time.
 # Each has the machine that the compiler makes code for, which in a cross build is not this one.
 # The baseline variant keeps the compiler's default target, so it runs on every CPU.
 ISAS = {
     "baseline": (None, []),
     "avx2": ("__x86_64__", ["-mavx2", "-mfma", "-mf16c"]),
-    "avx512": ("__x86_64__", [
-        "-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx2", "-mfma", "-mf16c",
-        "-mprefer-vector-width=512",
-    ]),
+    "avx512": ("__x86_64__", AVX512),
+    "avx512_vnni": ("__x86_64__", [*AVX512, "-mavx512vnni"]),  # extends avx512
     # gcc would move loads ahead until the 31 vectors of a tile no longer fit the registers.
     "neon": ("__aarch64__", ["-DKUIPER_NEON", "-fno-schedule-insns"]),
 }  # fmt: skip
 
 # What the micro-kernels include besides .pxi files, and the drivers do not.
 MICRO_HEADERS = (
+    "dot.h",
+    "dot_tile.h",
     "few_outputs.h",
     "heights.h",
     "lanes.h",

@@ -15,6 +15,7 @@ include "resize.pxi"
 include "rows.pxi"
 include "gemm.pxi"
 include "few_outputs.pxi"
+include "dot.pxi"
 include "strassen.pxi"
 include "dwconv.pxi"
 include "grouped.pxi"
@@ -38,6 +39,7 @@ cdef void fill_table() noexcept:
     fill_rows(&kernels)
     fill_gemm(&kernels)
     fill_few_outputs(&kernels)
+    fill_dot(&kernels)
     fill_strassen(&kernels)
     fill_dwconv(&kernels)
     fill_grouped(&kernels)

@@ -1,7 +1,8 @@
 """Choice of the instruction-set variant that the CPU and the operating system support.
 
 A step keeps the table that is active when it is created, so :func:`select` affects only steps that
-are created later.  ``KUIPER_ISA`` forces a variant at import.
+are created later.  ``KUIPER_ISA`` forces a variant at import.  A variant may have an extension: further
+instructions for a few kernels, which are used if the processor has them.
 """
 
 import os
@@ -17,6 +18,7 @@ from kuiper.errors import KuiperError
 cdef extern from "_kernels/simd/cpu.h" nogil:
     int cpu_has_avx2 "kp_cpu_has_avx2"() noexcept
     int cpu_has_avx512 "kp_cpu_has_avx512"() noexcept
+    int cpu_has_avx512_vnni "kp_cpu_has_avx512_vnni"() noexcept
     int cpu_has_neon "kp_cpu_has_neon"() noexcept
 
 cdef const kernels_t* _active = NULL
@@ -46,13 +48,20 @@ def available():
     return names
 
 
-def select(name):
+def extension_of(name):
+    """Return the name of the extension of a variant that this machine can run, None without one."""
+    return "avx512_vnni" if name == "avx512" and cpu_has_avx512_vnni() else None
+
+
+def select(name, bint extended=True):
     """Activate a variant for all steps created from now on.
 
     Parameters
     ----------
     name : str
         One of :func:`available`.
+    extended : bool, default=True
+        Use the variant's extension, see :func:`extension_of`.
 
     Returns
     -------
@@ -70,12 +79,20 @@ def select(name):
             f"instruction set {name!r} is not available here; choose one of "
             + ", ".join(available())
         )
-    if name not in _tables:
-        _tables[name] = import_module(f"kuiper._kernels.micro.{name}").table()
+    extension = extension_of(name) if extended else None
     previous = _active_name
-    _active = <const kernels_t*> PyCapsule_GetPointer(_tables[name], "kuiper.kernels")
+    _active = <const kernels_t*> PyCapsule_GetPointer(_table(name, extension), "kuiper.kernels")
     _active_name = name
     return previous
+
+
+def _table(name, extension):
+    """Return the table of a variant, with or without an extension; import it the first time."""
+    key = extension or name
+    if key not in _tables:
+        module = import_module(f"kuiper._kernels.micro.{key}")
+        _tables[key] = module.extended(_table(name, None)) if extension else module.table()
+    return _tables[key]
 
 
 def active_name():
@@ -86,6 +103,11 @@ def active_name():
 def tile():
     """Return (rows, columns) of the active variant's GEMM tile."""
     return _active.mr, _active.nr
+
+
+def has_byte_products():
+    """Tell whether one instruction of the active variant sums four products of bytes."""
+    return _active.dot_is_native
 
 
 def lanes():

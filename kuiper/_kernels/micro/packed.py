@@ -23,11 +23,12 @@ __all__ = [
     "Layout",
     "PackedMatrix",
     "RunPanels",
+    "QuantizedPanels",
     "panel_offsets",
     "split_memory",
 ]
 
-FLOAT_BYTES = 4  # of a bias and of a scale, whatever the type of the weights
+FLOAT_BYTES = 4  # of a bias, whatever the type of the weights
 
 
 class Layout(IntEnum):
@@ -41,7 +42,7 @@ class Layout(IntEnum):
 class PackedMatrix:
     """A matrix (depth, columns), cut into panels of `nr` columns.
 
-    A panel starts with `nr` biases, and `nr` scales if the type has them, all float32; the terms
+    A panel starts with rows of `nr` values of 32 bits, the first of them biases, float32; the terms
     follow in the order of `layout`.  Missing columns and missing terms are zero.
 
     Parameters
@@ -60,14 +61,14 @@ class PackedMatrix:
     dtype : numpy.dtype
         Element type of the terms; bfloat16 as its 16 bits.
     layout : Layout
-    has_scales : bool
-        Whether each column has a factor that converts its sum to float32.
+    head_rows : int
+        Number of values of 32 bits that each column has beside its terms.
     depth, nr, panels : int
     """
 
     dtype = np.dtype(np.float32)
     layout = Layout.ROWS
-    has_scales = False
+    head_rows = 1
 
     __slots__ = ("depth", "nr", "panels", "part")
 
@@ -86,8 +87,8 @@ class PackedMatrix:
 
     @property
     def head_bytes(self) -> int:
-        """Size of the biases and scales at the start of a panel."""
-        return (1 + self.has_scales) * FLOAT_BYTES * self.nr
+        """Size of the biases, and what else a column has, at the start of a panel."""
+        return self.head_rows * FLOAT_BYTES * self.nr
 
     @property
     def panel_bytes(self) -> int:
@@ -109,7 +110,7 @@ class PackedMatrix:
         return memory[:, skipped:].reshape(self.panels, -1, self.nr, self.layout)
 
     def heads(self, memory: np.ndarray) -> np.ndarray:
-        """Return a view of the biases and scales, (panels, 1 or 2, nr) float32."""
+        """Return a view of the values before the terms, (panels, head_rows, nr) float32."""
         rows = self.head_bytes // (self.nr * self.dtype.itemsize)
         floats = memory[:, :rows].reshape(self.panels, -1).view(np.float32)
         return floats.reshape(self.panels, -1, self.nr)
@@ -168,6 +169,46 @@ class FewColumns(PackedMatrix):
         if bias is not None:
             biases[0, 0, :columns] = bias
         self.terms(memory)[0, ..., 0] = lanes_last.reshape(-1, self.nr)
+
+
+class QuantizedPanels(PackedMatrix):
+    """Panels of signed bytes: biases and scales, the first integers of the sums, then the terms.
+
+    Rows of A are unsigned bytes with a zero point: the sum of a column starts with minus the zero
+    point times the sum of its weights.
+
+    Parameters
+    ----------
+    columns, depth : int
+        `depth` is rounded up to a multiple of 4.
+    """
+
+    dtype = np.dtype(np.int8)
+    layout = Layout.QUADS
+    head_rows = 3
+
+    __slots__ = ()
+
+    def __init__(self, columns: int, depth: int) -> None:
+        super().__init__(columns, -(-depth // Layout.QUADS) * Layout.QUADS)
+
+    def fill(
+        self, memory: np.ndarray, weight: np.ndarray, scale: np.ndarray, zero: int,
+        bias: np.ndarray | None,
+    ) -> None:  # fmt: skip
+        """Pack a weight (columns, depth), int8, its scales (columns,) and biases (columns,)."""
+        columns, depth = weight.shape
+        padded = np.zeros((self.panels * self.nr, self.depth), np.int8)
+        padded[:columns, :depth] = weight
+        quads = padded.view(np.int32).reshape(self.panels, self.nr, -1)
+        terms = self.terms(memory).view(np.int32)[..., 0]
+        terms[:] = quads.transpose(0, 2, 1)
+        heads = np.zeros((3, self.panels * self.nr), np.float32)
+        if bias is not None:
+            heads[0, :columns] = bias
+        heads[1, :columns] = scale
+        heads[2].view(np.int32)[:columns] = -zero * weight.sum(1, np.int32)
+        self.heads(memory)[:] = heads.reshape(3, self.panels, self.nr).transpose(1, 0, 2)
 
 
 def panel_offsets(matrices: Sequence[PackedMatrix]) -> list[int]:

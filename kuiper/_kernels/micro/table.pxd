@@ -4,7 +4,7 @@
 # on the CPU.  Declarations only: a memoryview here would add its code to every importer.  Strides
 # and extents are in elements; ld... is a row stride.
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 
 cdef enum:
     MAX_MR = 14
@@ -182,6 +182,35 @@ ctypedef void (*few_outputs_fn)(
     Py_ssize_t m, Py_ssize_t taps, Py_ssize_t channels, const float* const* rows,
     const float* weight, float* y, Py_ssize_t ldy, Py_ssize_t n, const float* residual,
     Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil
+
+# Integer products, four terms at a time:
+#
+#     sums[i, j] = start[j] + sum_t sum_k rows[t * m + i][k] * panel[t * 4 * quads + k, j]
+#     y[i, j] = clamp(sums[i, j] * (scale[j] * factors[i]) + bias[j] + residual[i, j])
+#
+# rows (taps, m): pointers to 4 * quads unsigned bytes; panel: nr biases, nr scales, nr integers
+# `start`, then the signed bytes [taps * quads][nr][4].  The sums are exact.  m, the number of rows,
+# is fixed per function; n <= nr columns are stored.  residual may be NULL.  `distance` is the number
+# of bytes ahead that the tile prefetches of the panel.
+ctypedef void (*u8s8_gemm_fn)(
+    Py_ssize_t taps, Py_ssize_t quads, const uint8_t* const* rows, const void* panel,
+    Py_ssize_t distance, const float* factors, float* y, Py_ssize_t ldy, Py_ssize_t n,
+    const float* residual, Py_ssize_t ldr, float lo, float hi,
+) noexcept nogil
+
+# Rows of floats as unsigned bytes and one factor per row:
+#
+#     x[i * x_row + k] = (y[i * y_row + k] - BYTE_ZERO) * factors[i], nearly
+#
+# for k < n; the rest of a row of y is BYTE_ZERO.  The largest magnitude of a row becomes 127.  A row
+# with an infinity or NaN gets the factor NaN.
+cdef enum:
+    BYTE_ZERO = 128
+
+ctypedef void (*quantize_rows_fn)(
+    const float* x, Py_ssize_t x_row, Py_ssize_t rows, Py_ssize_t n, uint8_t* y, Py_ssize_t y_row,
+    float* factors,
 ) noexcept nogil
 
 # f32_gemm[1] for one tap and ROW_PANELS panels `stride` floats apart, without residual or bounds:
@@ -425,6 +454,11 @@ ctypedef struct kernels_t:
     gemm_row_fn f32_gemm_row
     few_outputs_fn f32_few_outputs
     gemm_chain_fn[MAX_MR + 1] f32_gemm_chain
+    # integer products: u8s8_gemm[m] handles m rows, 1 <= m <= dot_mr, by nr columns
+    int dot_mr
+    bint dot_is_native               # whether one instruction sums four products
+    u8s8_gemm_fn[MAX_MR + 1] u8s8_gemm
+    quantize_rows_fn f32_quantize_rows
     strassen_sums_fn f32_strassen_sums
     tile_sum_fn f32_tile_sum
     # depthwise convolution: f32_dwconv[m] handles m pixels, 1 <= m <= dw_m

@@ -23,6 +23,14 @@ static inline int kp_cpu_has_avx512(void) {
 static inline int kp_cpu_has_avx512(void) { return 0; }
 #endif
 
+#if defined(KUIPER_HAS_AVX512_VNNI)
+static inline int kp_cpu_has_avx512_vnni(void) {
+    return kp_cpu_has_avx512() && __builtin_cpu_supports("avx512vnni");
+}
+#else
+static inline int kp_cpu_has_avx512_vnni(void) { return 0; }
+#endif
+
 #if defined(KUIPER_HAS_NEON)
 static inline int kp_cpu_has_neon(void) { return 1; }
 #else

@@ -1,0 +1,150 @@
+/* Sums of products of unsigned by signed bytes, four at a time, in 32 bits without saturation.
+
+   One lane of a vector is one sum.  The four signed bytes of a lane are four terms of one column of B;
+   the unsigned bytes are four terms of one row of A, the same in every lane.  All ways below give the
+   same integers.
+
+   KP_DOT_IS_NATIVE: one instruction does it (AVX-512 VNNI).  Other x86 processors multiply 16-bit
+   integers and add pairs of them; the 8-bit form of that instruction saturates.  KP_DOT_ROWS is the
+   number of rows whose sums, with two vectors of B, fit the registers. */
+#ifndef KUIPER_DOT_H
+#define KUIPER_DOT_H
+
+#include "vec.h"
+
+/* Four adjacent bytes of a row, as the bits of an integer. */
+static inline int32_t kp_quad(const uint8_t *p) {
+    int32_t quad;
+    memcpy(&quad, p, 4);
+    return quad;
+}
+
+#if defined(__AVX512VNNI__) && KP_AVX512
+
+#define KP_DOT_IS_NATIVE 1
+#define KP_DOT_ROWS 14
+typedef __m512i kp_signed_quads;
+typedef __m512i kp_unsigned_quads;
+
+static inline kp_signed_quads kp_load_signed(const int8_t *p) { return _mm512_loadu_si512(p); }
+static inline kp_unsigned_quads kp_splat_unsigned(int32_t quad) { return _mm512_set1_epi32(quad); }
+/* With the intrinsic gcc 12 keeps the sums of tall tiles in memory. */
+static inline kp_vi32 kp_dot(kp_vi32 acc, kp_unsigned_quads a, kp_signed_quads b) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
+    return acc;
+}
+
+#elif KP_AVX512 || (KP_AVX && defined(__AVX2__)) || KP_SSE
+
+#define KP_DOT_IS_NATIVE 0
+#if KP_AVX512
+#define KP_DOT_ROWS 12
+typedef __m512i kp_vi16;
+#define KP_16(name) _mm512_##name
+#define KP_LOAD_BYTES(p) _mm512_loadu_si512(p)
+#define KP_EVEN_BYTES(v) _mm512_and_si512(v, _mm512_set1_epi16(0xFF))
+#elif KP_AVX
+#define KP_DOT_ROWS 4
+typedef __m256i kp_vi16;
+#define KP_16(name) _mm256_##name
+#define KP_LOAD_BYTES(p) _mm256_loadu_si256((const __m256i *)(p))
+#define KP_EVEN_BYTES(v) _mm256_and_si256(v, _mm256_set1_epi16(0xFF))
+#else
+#define KP_DOT_ROWS 4
+typedef __m128i kp_vi16;
+#define KP_16(name) _mm_##name
+#define KP_LOAD_BYTES(p) _mm_loadu_si128((const __m128i *)(p))
+#define KP_EVEN_BYTES(v) _mm_and_si128(v, _mm_set1_epi16(0xFF))
+#endif
+
+/* Terms 0 and 2, and terms 1 and 3, as 16-bit integers. */
+typedef struct { kp_vi16 even, odd; } kp_signed_quads;
+typedef struct { kp_vi16 even, odd; } kp_unsigned_quads;
+
+static inline kp_signed_quads kp_load_signed(const int8_t *p) {
+    kp_vi16 v = KP_LOAD_BYTES(p);
+    kp_signed_quads b = {KP_16(srai_epi16)(KP_16(slli_epi16)(v, 8), 8), KP_16(srai_epi16)(v, 8)};
+    return b;
+}
+static inline kp_unsigned_quads kp_splat_unsigned(int32_t quad) {
+    kp_vi16 v = KP_16(set1_epi32)(quad);
+    kp_unsigned_quads a = {KP_EVEN_BYTES(v), KP_16(srli_epi16)(v, 8)};
+    return a;
+}
+static inline kp_vi32 kp_dot(kp_vi32 acc, kp_unsigned_quads a, kp_signed_quads b) {
+    acc += (kp_vi32)KP_16(madd_epi16)(a.even, b.even);
+    return acc + (kp_vi32)KP_16(madd_epi16)(a.odd, b.odd);
+}
+
+#else
+
+#define KP_DOT_IS_NATIVE 0
+#define KP_DOT_ROWS 4
+typedef struct { kp_vi32 term[4]; } kp_signed_quads;
+typedef struct { kp_vi32 term[4]; } kp_unsigned_quads;
+
+static inline kp_signed_quads kp_load_signed(const int8_t *p) {
+    kp_signed_quads b;
+    for (int t = 0; t < 4; t++) {
+        int32_t x[KP_LANES];
+        for (int i = 0; i < KP_LANES; i++) x[i] = p[4 * i + t];
+        memcpy(&b.term[t], x, sizeof x);
+    }
+    return b;
+}
+static inline kp_unsigned_quads kp_splat_unsigned(int32_t quad) {
+    kp_unsigned_quads a;
+    uint8_t x[4];
+    memcpy(x, &quad, 4);
+    for (int t = 0; t < 4; t++) a.term[t] = kp_splat_int(x[t]);
+    return a;
+}
+static inline kp_vi32 kp_dot(kp_vi32 acc, kp_unsigned_quads a, kp_signed_quads b) {
+    for (int t = 0; t < 4; t++) acc += a.term[t] * b.term[t];
+    return acc;
+}
+
+#endif
+
+/* Lanes as floats, exact up to 2^24, else rounded to nearest even. */
+static inline kp_vf32 kp_floats(kp_vi32 v) {
+#if KP_LANES == 1
+    return (float)v;
+#else
+    typedef int32_t kp_ints __attribute__((vector_size(4 * KP_LANES)));
+    typedef float kp_reals __attribute__((vector_size(4 * KP_LANES)));
+    return (kp_vf32)__builtin_convertvector((kp_ints)v, kp_reals);
+#endif
+}
+/* Lanes, whole numbers from 0 to 255, as bytes. */
+static inline void kp_store_bytes(uint8_t *p, kp_vf32 v, long n) {
+    float x[KP_LANES];
+    uint8_t bytes[KP_LANES];
+    memcpy(x, &v, sizeof x);
+    for (int i = 0; i < KP_LANES; i++) bytes[i] = (uint8_t)(int32_t)x[i];
+    memcpy(p, bytes, (size_t)n);
+}
+
+static inline kp_vi32 kp_larger_int(kp_vi32 a, kp_vi32 b) {
+#if KP_LANES > 1
+    kp_vi32 mask = a > b;
+    return (a & mask) | (b & ~mask);
+#else
+    return a > b ? a : b;
+#endif
+}
+static inline int32_t kp_largest_int(kp_vi32 v) {
+    int32_t x[KP_LANES], top;
+    memcpy(x, &v, sizeof x);
+    top = x[0];
+    for (int i = 1; i < KP_LANES; i++) top = x[i] > top ? x[i] : top;
+    return top;
+}
+
+static inline kp_vi32 kp_load_ints(const int32_t *p) {
+    kp_vi32 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+#endif

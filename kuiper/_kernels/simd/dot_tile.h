@@ -1,0 +1,118 @@
+/* The register tile of integer products: m rows of unsigned bytes by 1 or 2 vectors of columns.
+
+   As the tile of gemm.pxi, for four terms at a time.  In C for the unroll pragma of tile.h. */
+#ifndef KUIPER_DOT_TILE_H
+#define KUIPER_DOT_TILE_H
+
+#include "dot.h"
+#include "tile.h"
+
+enum { KP_DOT_COLUMNS = 2 * KP_LANES };
+
+/* sums[i][j] = start[j] + the products of row i and column vector j. */
+KP_INLINE void kp_dot_sums(
+    int m, int nv, ptrdiff_t taps, ptrdiff_t quads, const uint8_t *const *rows,
+    const int8_t *terms, ptrdiff_t distance, const int32_t *start, kp_vi32 (*sums)[2]
+) {
+    const uint8_t *row[KP_DOT_ROWS];
+    kp_vi32 first[2];
+    KP_UNROLL
+    for (int j = 0; j < nv; j++) first[j] = kp_load_ints(start + j * KP_LANES);
+    KP_UNROLL
+    for (int i = 0; i < m; i++) {
+        KP_UNROLL
+        for (int j = 0; j < nv; j++) sums[i][j] = first[j];
+    }
+    for (ptrdiff_t t = 0; t < taps; t++) {
+        KP_UNROLL
+        for (int i = 0; i < m; i++) row[i] = rows[i];
+        rows += m;
+        for (ptrdiff_t k = 0; k < quads; k++) {
+            kp_signed_quads b[2];
+            kp_prefetch((const float *)(terms + distance));
+            if (KP_LANES > 8) kp_prefetch((const float *)(terms + distance + 64));
+            KP_UNROLL
+            for (int j = 0; j < nv; j++) b[j] = kp_load_signed(terms + j * 4 * KP_LANES);
+            terms += 4 * KP_DOT_COLUMNS;
+            KP_UNROLL
+            for (int i = 0; i < m; i++) {
+                kp_unsigned_quads a = kp_splat_unsigned(kp_quad(row[i] + 4 * k));
+                KP_UNROLL
+                for (int j = 0; j < nv; j++) sums[i][j] = kp_dot(sums[i][j], a, b[j]);
+            }
+        }
+    }
+}
+
+/* y[i, j] = clamp(sums[i, j] * (scale[j] * factors[i]) + bias[j] + residual[i, j]), each product and
+   sum rounded, so that all variants have the same bits. */
+KP_INLINE void kp_dot_end(
+    int m, int nv, kp_vi32 (*sums)[2], const float *scale, const float *bias, const float *factors,
+    float *y, ptrdiff_t ldy, ptrdiff_t n, const float *residual, ptrdiff_t ldr, float lo, float hi
+) {
+    kp_vf32 low = kp_splat(lo), high = kp_splat(hi);
+    KP_UNROLL
+    for (int i = 0; i < m; i++) {
+        KP_UNROLL
+        for (int j = 0; j < nv; j++) {
+            kp_vf32 unit = kp_rounded(kp_load(scale + j * KP_LANES) * kp_splat(factors[i]));
+            kp_vf32 v = kp_rounded(kp_floats(sums[i][j]) * unit) + kp_load(bias + j * KP_LANES);
+            float *out = y + i * ldy + j * KP_LANES;
+            ptrdiff_t at = i * ldr + j * KP_LANES;
+            long rest = (long)(n - j * KP_LANES);
+            if (n == nv * KP_LANES || j < nv - 1) {
+                if (residual) v += kp_load(residual + at);
+                kp_store(out, kp_min(high, kp_max(low, v)));
+            } else {
+                if (residual) v += kp_load_n(residual + at, rest);
+                kp_store_n(out, kp_min(high, kp_max(low, v)), rest);
+            }
+        }
+    }
+}
+
+#define KP_DOT_SUM                                                                                \
+    Py_ssize_t taps, Py_ssize_t quads, const uint8_t *const *rows, const void *panel,             \
+        Py_ssize_t distance
+#define KP_DOT_OUT                                                                                \
+    const float *factors, float *y, Py_ssize_t ldy, Py_ssize_t n, const float *residual,          \
+        Py_ssize_t ldr, float lo, float hi
+
+typedef void (*kp_dot_fn)(KP_DOT_SUM, KP_DOT_OUT);
+
+KP_INLINE void kp_dot_rows(int m, int nv, KP_DOT_SUM, KP_DOT_OUT) {
+    kp_vi32 sums[KP_DOT_ROWS][2];
+    const float *bias = (const float *)panel, *scale = bias + KP_DOT_COLUMNS;
+    const int32_t *start = (const int32_t *)(scale + KP_DOT_COLUMNS);
+    const int8_t *terms = (const int8_t *)(start + KP_DOT_COLUMNS);
+    kp_set_aside(&lo);
+    kp_set_aside(&hi);
+    kp_dot_sums(m, nv, taps, quads, rows, terms, distance, start, sums);
+    kp_dot_end(m, nv, sums, scale, bias, factors, y, ldy, n, residual, ldr, lo, hi);
+}
+
+#define KP_DOT(m)                                                                                 \
+    static void kp_dot_##m(KP_DOT_SUM, KP_DOT_OUT) {                                              \
+        if (n <= KP_LANES)                                                                        \
+            kp_dot_rows(m, 1, taps, quads, rows, panel, distance, factors, y, ldy, n, residual,   \
+                        ldr, lo, hi);                                                             \
+        else                                                                                      \
+            kp_dot_rows(m, 2, taps, quads, rows, panel, distance, factors, y, ldy, n, residual,   \
+                        ldr, lo, hi);                                                             \
+    }
+#define KP_DOT_HEIGHTS_4(F) F(1) F(2) F(3) F(4)
+#define KP_DOT_HEIGHTS_12(F) KP_DOT_HEIGHTS_4(F) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12)
+#if KP_DOT_ROWS == 14
+#define KP_DOT_HEIGHTS(F) KP_DOT_HEIGHTS_12(F) F(13) F(14)
+#elif KP_DOT_ROWS == 12
+#define KP_DOT_HEIGHTS(F) KP_DOT_HEIGHTS_12(F)
+#else
+#define KP_DOT_HEIGHTS(F) KP_DOT_HEIGHTS_4(F)
+#endif
+
+KP_DOT_HEIGHTS(KP_DOT)
+#define KP_ENTER(m) table[m] = kp_dot_##m;
+static void kp_enter_dot(kp_dot_fn *table) { KP_DOT_HEIGHTS(KP_ENTER) }
+#undef KP_ENTER
+
+#endif
