@@ -9,7 +9,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-WHEEL_LIMIT_BYTES = 3_000_000
+WHEEL_LIMIT_BYTES = 4_000_000
 WHEEL_FILES = re.compile(
     r"kuiper/([a-z_0-9]+/)*([A-Za-z_0-9]+\.pyi?|py\.typed|[A-Za-z_0-9.-]+\.(so|pyd))"
     r"|kuiper/report/page\.(css|js)"

@@ -21,6 +21,7 @@ FLOORS = {
         ("report vision", "a page of HTML about a model; photos in, labels, boxes, masks out"),
         ("__init__", "the public names"),
         ("buckets", "sequences of any length, padded to a few lengths"),
+        ("quantization", "weights and products in bytes"),
         ("export", "PyTorch or ONNX -> PNNX files"),
         ("loading", "load, save"),
         ("model onnx", "Model; ONNX files -> graph"),

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from kuiper.export.pnnx_tool import from_torch
     from kuiper.ops.core.custom import operator
     from kuiper.planning.profile import Profile
+    from kuiper.quantization import quantize
 
 __all__ = [
     "Buckets",
@@ -59,6 +60,7 @@ __all__ = [
     "load",
     "load_graph",
     "operator",
+    "quantize",
     "save",
     "set_num_threads",
     "show_config",
@@ -73,5 +75,6 @@ __getattr__, __dir__ = lazy_names(
         "expression": "kuiper.expression",
         "from_torch": "kuiper.export.pnnx_tool",
         "operator": "kuiper.ops.core.custom",
+        "quantize": "kuiper.quantization",
     },
 )

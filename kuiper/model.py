@@ -125,6 +125,22 @@ class Model:
         """The changes of each pass when the last plan was made; empty before the first plan."""
         return self._plans.passes
 
+    def with_graph(self, graph: Graph) -> Model:
+        """Return a model of another graph with the settings of this one.
+
+        Parameters
+        ----------
+        graph : Graph
+            Such as a changed copy of :attr:`graph`.
+
+        Raises
+        ------
+        KuiperError
+            If the graph cannot run; see :func:`load`.
+        """
+        options: dict[str, Any] = {**self._options, "threads": self.threads}
+        return Model(graph, **{**options, "max_memory": self.max_memory})
+
     # -- running ---------------------------------------------------------------------------
 
     def __call__(self, *inputs: Any, out: Any = None, as_dict: bool = False, **named: Any) -> Any:

@@ -47,7 +47,8 @@ from peers.runtimes import RUNTIMES
 
 PEERS = ("onnxruntime", "openvino", "ncnn", "ncnn-batch", "torch", "torchscript")
 # Winograd with large tiles, which some peers use, is less accurate; kuiper's bound is tighter.
-TOLERANCE = {"kuiper": 1e-4}
+# Bytes round more coarsely; the error is printed beside the time.
+TOLERANCE = {"kuiper": 1e-4, "kuiper-dynamic": 0.1, "onnxruntime-dynamic": 0.1}
 PEER_TOLERANCE = 1e-3
 # A thread pool may spin for some milliseconds before its threads sleep.
 SETTLE_SECONDS = 0.05
@@ -215,7 +216,7 @@ def timed_burst(worker: Worker, x: Path, scrap: Path, options) -> tuple[dict, li
 def start(label: str, folder: Path, threads: int, batch: int, options) -> Worker:
     """Start the worker of a runtime; ``kuiper@DIR`` is kuiper from the checkout `DIR`."""
     name, _, checkout = label.partition("@")
-    if name == "kuiper":
+    if name.startswith("kuiper"):
         python, path = options.kuiper_python, checkout or options.kuiper_path
     else:
         python, path = options.python, ""

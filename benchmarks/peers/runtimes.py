@@ -71,10 +71,19 @@ class Kuiper(Runtime):
         return f"{config['version']} ({config['isa']})"
 
 
+class KuiperDynamic(Kuiper):
+    """kuiper, with Linear layers in bytes by dynamic quantization."""
+
+    def __init__(self, folder: Path, threads: int, batch: int):
+        super().__init__(folder, threads, batch)
+        self._model = self._kuiper.quantize(self._model)
+
+
 class OnnxRuntime(Runtime):
     """onnxruntime's CPU provider with all graph optimisations, one operator at a time."""
 
     package = "onnxruntime"
+    file = "model.onnx"
 
     def __init__(self, folder: Path, threads: int, batch: int):
         import onnxruntime
@@ -85,12 +94,28 @@ class OnnxRuntime(Runtime):
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         self._session = onnxruntime.InferenceSession(
-            str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
+            str(folder / self.file), options, providers=["CPUExecutionProvider"]
         )
         self._input = self._session.get_inputs()[0].name
 
     def run(self, x: np.ndarray) -> list[np.ndarray]:
         return self._session.run(None, {self._input: x})
+
+
+class OnnxRuntimeDynamic(OnnxRuntime):
+    """onnxruntime, with matrix products in bytes by dynamic quantization."""
+
+    file = "model.dynamic.onnx"
+
+    def __init__(self, folder: Path, threads: int, batch: int):
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        if not (folder / self.file).exists():
+            quantize_dynamic(
+                folder / "model.onnx", folder / self.file, weight_type=QuantType.QInt8,
+                per_channel=True, op_types_to_quantize=["MatMul", "Gemm", "Attention"],
+            )  # fmt: skip
+        super().__init__(folder, threads, batch)
 
 
 class OpenVino(Runtime):
@@ -230,7 +255,9 @@ class TorchCompile(Torch):
 
 RUNTIMES = {
     "kuiper": Kuiper,
+    "kuiper-dynamic": KuiperDynamic,
     "onnxruntime": OnnxRuntime,
+    "onnxruntime-dynamic": OnnxRuntimeDynamic,
     "openvino": OpenVino,
     "ncnn": Ncnn,
     "ncnn-batch": NcnnBatch,

@@ -11,7 +11,15 @@ from difflib import get_close_matches
 from functools import partial
 
 import kuiper
-from kuiper.cli import completing, exporting, inspecting, listing, measuring, pictures
+from kuiper.cli import (
+    completing,
+    exporting,
+    inspecting,
+    listing,
+    measuring,
+    pictures,
+    quantizing,
+)
 from kuiper.cli._arguments import HelpFormatter
 from kuiper.cli._console import Console
 from kuiper.cli.completing import subcommands
@@ -40,7 +48,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     parser.set_defaults(commands=commands)
-    for module in (inspecting, measuring, pictures, exporting, listing, completing):
+    for module in (
+        inspecting, measuring, pictures, exporting, quantizing, listing, completing
+    ):  # fmt: skip
         module.add_commands(commands)
     return parser
 

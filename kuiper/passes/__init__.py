@@ -76,7 +76,11 @@ class Pass:
 
 _RESTORING = (
     Pass("restore.outputs:restore_outputs", "nn.LSTM", "nn.GRU", "nn.RNN"),
-    Pass("restore.masks:restore_masks", "nn.MultiheadAttention"),
+    Pass(
+        "restore.masks:restore_masks",
+        "nn.MultiheadAttention",
+        "nn.quantized.dynamic.MultiheadAttention",
+    ),
     Pass("restore.indices:restore_indices", "Tensor.index"),
     Pass("restore.quotients:restore_quotients", "pnnx.Expression"),
     Pass("restore.write_views", "Tensor.copy"),

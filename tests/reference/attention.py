@@ -50,11 +50,13 @@ def multihead_attention(
     bias_k=None,
     bias_v=None,
     add_zero_attn=False,
+    multiply=lambda x, weight: np.matmul(x, weight.T),
     **weights,
 ):
     """Return the attended values and the softmax averaged over heads.
 
     In a file, a constant mask is the first input although the last one is called the mask.
+    `multiply` is the product of the linear layers.
     """
     query = input if query is None else query
     if attn_mask is not None and (query.dtype == bool or query.shape[-1] != embed_dim):
@@ -74,7 +76,7 @@ def multihead_attention(
         projections = [weights[f"{letter}_proj_weight"] for letter in "qkv"]
     biases = np.zeros((3, embed_dim)) if in_proj_bias is None else in_proj_bias.reshape(3, -1)
     q, k, v = (
-        np.matmul(x, w.T) + bias for x, w, bias in zip(inputs, projections, biases, strict=True)
+        multiply(x, w) + bias for x, w, bias in zip(inputs, projections, biases, strict=True)
     )
     if bias_k is not None:
         k, v = _append(k, bias_k), _append(v, bias_v)
@@ -94,7 +96,7 @@ def multihead_attention(
         scores[..., : attn_mask.shape[-1]] += attn_mask
     softmax = _softmax(scores)
     y = np.matmul(softmax, v).swapaxes(1, 2).reshape(*inputs[0].shape[:2], embed_dim)
-    y = np.matmul(y, weights["out_proj.weight"].T) + weights.get("out_proj.bias", 0.0)
+    y = multiply(y, weights["out_proj.weight"]) + weights.get("out_proj.bias", 0.0)
     average = softmax.mean(axis=1)
     if query.ndim == 2:
         return y[0], average[0]

@@ -33,7 +33,10 @@ _DTYPES = {
 }
 
 # Operators of which a file has only the outputs that are read, in any order.
-_PARTIAL = ("torch.max", "torch.min", "nn.MultiheadAttention", "nn.LSTM", "nn.GRU", "nn.RNN")
+_PARTIAL = (
+    "torch.max", "torch.min", "nn.MultiheadAttention", "nn.LSTM", "nn.GRU", "nn.RNN",
+    "nn.quantized.dynamic.MultiheadAttention",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .attention import multihead_attention
 from .registry import reference
 
 _RANGES = {12: (-128, 127), 13: (0, 255), 14: (-(2**31), 2**31 - 1)}
@@ -40,3 +41,26 @@ def fake_quantize_channels(input, scale, zero_point, axis, low, high):
     lines = np.moveaxis(input, axis, 0)
     each = zip(lines, scale, zero_point, strict=True)
     return np.moveaxis(np.stack([_rounded(*one, low, high) for one in each]), 0, axis)
+
+
+def _multiply(input, weight):
+    """Return x W^T, for rows of x rounded to 127 steps up to their largest magnitude."""
+    x = np.float32(input)
+    largest = np.abs(x).max(-1, keepdims=True)
+    whole = np.rint(x * (np.float32(127) / largest)).astype(np.float64)
+    return np.matmul(whole, weight.T) * (largest.astype(np.float64) / 127)
+
+
+@reference("nn.quantized.dynamic.Linear")
+def dynamic_linear(input, weight, weight_scale, bias=None, **_):
+    """Return the linear layer of rounded rows."""
+    y = _multiply(input, weight * weight_scale[:, np.newaxis])
+    return y if isinstance(bias, bool) or bias is None else y + bias
+
+
+@reference("nn.quantized.dynamic.MultiheadAttention")
+def dynamic_attention(*inputs, in_proj_scale, out_proj_scale, **options):
+    """Return attention between linear layers of rounded rows."""
+    for name, scale in (("in_proj_weight", in_proj_scale), ("out_proj.weight", out_proj_scale)):
+        options[name] = options[name] * scale[:, np.newaxis]
+    return multihead_attention(*inputs, multiply=_multiply, **options)

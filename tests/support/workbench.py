@@ -20,9 +20,22 @@ from kuiper.expression import ElementwiseProgram
 from kuiper.expression.lowering import Instruction, ProgramValue
 from kuiper.ir.view import Buffer, BufferKind, TensorView, channels_last_strides, contiguous_strides
 
-__all__ = ["ISAS", "SHARD_COUNTS", "Workbench", "function", "image_windows", "isa", "noise"]
+__all__ = [
+    "EXTENDED_ISAS",
+    "ISAS",
+    "SHARD_COUNTS",
+    "Workbench",
+    "function",
+    "image_windows",
+    "isa",
+    "noise",
+]
 
 ISAS = dispatch.available()
+# Also with the further instructions that a variant uses if the processor has them.
+EXTENDED_ISAS = [(name, False) for name in ISAS] + [
+    (name, True) for name in ISAS if dispatch.extension_of(name)
+]
 SHARD_COUNTS = (1, 2, 3, 7)
 # Threads that run the shards.  More threads than cores would mostly wait for each other; other
 # tests run models on pools of every size.
@@ -35,9 +48,9 @@ PATTERN = 0xFF  # NaN in every float type, so that a read beyond the input shows
 
 
 @contextlib.contextmanager
-def isa(name: str) -> Iterator[None]:
+def isa(name: str, extended: bool = True) -> Iterator[None]:
     """Bind with the instruction-set variant `name` inside a with block."""
-    previous = dispatch.select(name)
+    previous = dispatch.select(name, extended)
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
 """Choice of the instruction-set variant that the CPU and the operating system support.
 
 A step keeps the table that is active when it is created, so :func:`select` affects only steps that
-are created later.  ``KUIPER_ISA`` forces a variant at import.  A variant may have an extension: further
-instructions for a few kernels, which are used if the processor has them.
+are created later.  ``KUIPER_ISA`` forces a variant at import.  A variant may have an extension:
+further instructions for a few kernels, which are used if the processor has them.
 """
 
 import os

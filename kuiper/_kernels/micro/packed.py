@@ -22,8 +22,8 @@ __all__ = [
     "GroupedBlocks",
     "Layout",
     "PackedMatrix",
-    "RunPanels",
     "QuantizedPanels",
+    "RunPanels",
     "panel_offsets",
     "split_memory",
 ]
@@ -66,7 +66,7 @@ class PackedMatrix:
     depth, nr, panels : int
     """
 
-    dtype = np.dtype(np.float32)
+    dtype: np.dtype = np.dtype(np.float32)
     layout = Layout.ROWS
     head_rows = 1
 
@@ -181,6 +181,7 @@ class QuantizedPanels(PackedMatrix):
     ----------
     columns, depth : int
         `depth` is rounded up to a multiple of 4.
+    part : hashable, optional
     """
 
     dtype = np.dtype(np.int8)
@@ -189,8 +190,8 @@ class QuantizedPanels(PackedMatrix):
 
     __slots__ = ()
 
-    def __init__(self, columns: int, depth: int) -> None:
-        super().__init__(columns, -(-depth // Layout.QUADS) * Layout.QUADS)
+    def __init__(self, columns: int, depth: int, part: Hashable = None) -> None:
+        super().__init__(columns, -(-depth // Layout.QUADS) * Layout.QUADS, part=part)
 
     def fill(
         self, memory: np.ndarray, weight: np.ndarray, scale: np.ndarray, zero: int,

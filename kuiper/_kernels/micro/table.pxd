@@ -191,8 +191,8 @@ ctypedef void (*few_outputs_fn)(
 #
 # rows (taps, m): pointers to 4 * quads unsigned bytes; panel: nr biases, nr scales, nr integers
 # `start`, then the signed bytes [taps * quads][nr][4].  The sums are exact.  m, the number of rows,
-# is fixed per function; n <= nr columns are stored.  residual may be NULL.  `distance` is the number
-# of bytes ahead that the tile prefetches of the panel.
+# is fixed per function; n <= nr columns are stored.  residual may be NULL.  The tile prefetches the
+# panel `distance` bytes ahead.
 ctypedef void (*u8s8_gemm_fn)(
     Py_ssize_t taps, Py_ssize_t quads, const uint8_t* const* rows, const void* panel,
     Py_ssize_t distance, const float* factors, float* y, Py_ssize_t ldy, Py_ssize_t n,
@@ -203,8 +203,8 @@ ctypedef void (*u8s8_gemm_fn)(
 #
 #     x[i * x_row + k] = (y[i * y_row + k] - BYTE_ZERO) * factors[i], nearly
 #
-# for k < n; the rest of a row of y is BYTE_ZERO.  The largest magnitude of a row becomes 127.  A row
-# with an infinity or NaN gets the factor NaN.
+# for k < n; the rest of a row of y is BYTE_ZERO.  The largest magnitude of a row becomes 127.  The
+# factor of a row with an infinity or NaN is NaN.
 cdef enum:
     BYTE_ZERO = 128
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,8 +22,9 @@ from kuiper.ops.product.linear import as_matrix, merge_leading
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
+    from kuiper.ops.core.epilogue import Epilogue
 
-__all__ = ["MultiheadAttention", "ScaledDotProductAttention"]
+__all__ = ["Layer", "MultiheadAttention", "Product", "ScaledDotProductAttention"]
 
 FLOAT_OR_BOOL = (np.dtype(np.float32), np.dtype(np.bool_))
 
@@ -205,6 +207,36 @@ def _split_heads(value: TensorView, split: tuple[int, ...]) -> TensorView:
 
 # -- the module --------------------------------------------------------------------------------
 
+# Adds the step of a layer: (x, y, epilogue).
+Product: TypeAlias = "Callable[..., None]"
+
+
+class Layer(NamedTuple):
+    """One of the linear layers, or several that are one product.
+
+    Attributes
+    ----------
+    key : hashable
+        Identity among the layers of an operator.
+    weight : str
+        Name of the argument.
+    bias : TensorView or None
+    rows, bias_rows : slice
+        Of the weight and of the bias.
+    """
+
+    key: Any
+    weight: str
+    bias: TensorView | None
+    rows: slice
+    bias_rows: slice
+
+    def shift(self) -> np.ndarray | None:
+        """Return the biases of the layer's outputs."""
+        if self.bias is None:
+            return None
+        return np.asarray(self.bias.constant, np.float32)[self.bias_rows]
+
 
 @record("nn.MultiheadAttention")
 class MultiheadAttention(Record[T]):
@@ -322,11 +354,21 @@ class MultiheadAttention(Record[T]):
         residual = residual_view(b)
         if residual is not None:
             residual = as_matrix(b, residual)
-        packed = _packed(b, "out", self.out_proj_weight, self.out_proj_bias, slice(None))
         rows = y.reshape((context.shape[0], e))
-        b.step(linear.LinearStep(context, packed, rows, make_epilogue(b, residual)))
+        assert rows is not None  # an output has one row stride
+        layer = Layer("out", "out_proj_weight", self.out_proj_bias, slice(None), slice(None))
+        self.product(b, layer)(context, rows, make_epilogue(b, residual))
         if weights is not None:
             _average(b, weights, b.output(1))
+
+    def product(self: MultiheadAttention[TensorView], b: Binder, layer: Layer) -> Product:
+        """Return the function that adds the step ``y = x @ weight.T + bias`` of a layer."""
+        packed = _packed(b, layer, getattr(self, layer.weight))
+
+        def add(x: TensorView, y: TensorView, epilogue: Epilogue | None = None) -> None:
+            b.step(linear.LinearStep(x, packed, y, epilogue))
+
+        return add
 
     @staticmethod
     def batch(c: TracedCall) -> list[BatchAxis]:
@@ -446,48 +488,37 @@ def _project(
             last += 1
         width = (last + 1 - first) * e
         part = slice(first * e, (last + 1) * e)
-        weight = a.in_proj_weight
-        if weight is None:
-            weight = (a.q_proj_weight, a.k_proj_weight, a.v_proj_weight)[first]
-            assert weight is not None  # `infer` has checked it
-            packed = _packed(b, first, weight, a.in_proj_bias, slice(None), part)
+        if a.in_proj_weight is None:
+            name = ("q_proj_weight", "k_proj_weight", "v_proj_weight")[first]
+            layer = Layer(first, name, a.in_proj_bias, slice(None), part)
         else:
-            packed = _packed(b, (first, last), weight, a.in_proj_bias, part)
+            layer = Layer((first, last), "in_proj_weight", a.in_proj_bias, part, part)
+        product = a.product(b, layer)
         n, length = _lengths(a, sources[first])
         by_sequence = a.batch_first
         if first > 0 and extra:
             by_sequence = True
-            rows = _extended(a, b, sources[first], packed, width, first)
+            rows = _extended(a, b, sources[first], product, width, first)
             length += extra
         else:
             x = as_matrix(b, sources[first])
             rows = b.temporary((x.shape[0], width))
-            b.step(linear.LinearStep(x, packed, rows))
+            product(x, rows)
         for number in range(last + 1 - first):
             columns = rows.narrow(1, number * e, e)
             results.append(_heads(columns, n, length, heads, by_sequence))
     return results
 
 
-def _packed(
-    b: Binder,
-    key: Any,
-    weight: TensorView,
-    bias: TensorView | None,
-    rows: slice,
-    bias_rows: Any = None,
-) -> TensorView:
-    """Return the packed `rows` of a weight, with the bias of `bias_rows` (default: the same)."""
+def _packed(b: Binder, layer: Layer, weight: TensorView) -> TensorView:
+    """Return the packed weight of a layer."""
 
     def fill(memory: np.ndarray) -> None:
-        part = np.asarray(weight.constant, np.float32)[rows]
-        shift = None
-        if bias is not None:
-            shift = np.asarray(bias.constant, np.float32)[rows if bias_rows is None else bias_rows]
-        packing.pack_panels(part[:, np.newaxis, :], shift, b.n_threads, memory)
+        part = np.asarray(weight.constant, np.float32)[layer.rows]
+        packing.pack_panels(part[:, np.newaxis, :], layer.shift(), b.n_threads, memory)
 
-    columns = len(range(*rows.indices(weight.shape[0])))
-    return b.packed([PackedMatrix(columns, weight.shape[1], part=key)], fill)
+    columns = len(range(*layer.rows.indices(weight.shape[0])))
+    return b.packed([PackedMatrix(columns, weight.shape[1], part=layer.key)], fill)
 
 
 def _heads(rows: TensorView, n: int, length: int, heads: int, batch_first: bool) -> TensorView:
@@ -501,7 +532,7 @@ def _heads(rows: TensorView, n: int, length: int, heads: int, batch_first: bool)
 
 
 def _extended(
-    a: MultiheadAttention[TensorView], b: Binder, source: TensorView, packed: TensorView,
+    a: MultiheadAttention[TensorView], b: Binder, source: TensorView, product: Product,
     width: int, first: int,
 ) -> TensorView:  # fmt: skip
     """Project keys or values; append the learned and the zero row to each sequence."""
@@ -514,7 +545,7 @@ def _extended(
         if source.rank == 3:
             x = source.select(0 if a.batch_first else 1, i)
         part = rows.narrow(0, i * (length + extra), length + extra)
-        b.step(linear.LinearStep(as_matrix(b, x), packed, part.narrow(0, 0, length)))
+        product(as_matrix(b, x), part.narrow(0, 0, length))
         if a.add_bias_kv:
             row = part.narrow(0, length, 1)
             for number, bias in enumerate((a.bias_k, a.bias_v)[first - 1 :][: width // e]):

@@ -45,7 +45,7 @@ from kuiper.ir.attribute import Shape
 
 __all__ = ["restore_masks"]
 
-_ATTENTION = "nn.MultiheadAttention"
+_ATTENTION = ("nn.MultiheadAttention", "nn.quantized.dynamic.MultiheadAttention")
 
 
 def restore_masks(graph: Graph) -> None:
@@ -56,8 +56,8 @@ def restore_masks(graph: Graph) -> None:
     OperatorError
         If the file allows two readings of a mask.
     """
-    for op in graph.find(_ATTENTION):
-        if list(op.input_keys).count("attn_mask") != 1:
+    for op in graph:
+        if op.type not in _ATTENTION or list(op.input_keys).count("attn_mask") != 1:
             continue
         slot = op.input_keys.index("attn_mask")
         named, others = op.inputs[slot], [*op.inputs[:slot], *op.inputs[slot + 1 :]]
@@ -73,7 +73,7 @@ def restore_masks(graph: Graph) -> None:
 
 
 def _is_read_by_attention(op: Operator) -> bool:
-    return any(reader.type == _ATTENTION for reader in op.outputs[0].consumers)
+    return any(reader.type in _ATTENTION for reader in op.outputs[0].consumers)
 
 
 def _restore_meaning(graph: Graph, op: Operator) -> None:
@@ -87,11 +87,11 @@ def _restore_meaning(graph: Graph, op: Operator) -> None:
             "the dtypes"
         )
     if dtype == "bool":
-        others = [reader for reader in result.consumers if reader.type != _ATTENTION]
+        others = [reader for reader in result.consumers if reader.type not in _ATTENTION]
         if others:
             raise OperatorError(
-                f"{op.label}: {others[0].label} reads the bool mask as well as {_ATTENTION}, for "
-                "which True has the opposite meaning; export the model with a float mask"
+                f"{op.label}: {others[0].label} reads the bool mask as well as {_ATTENTION[0]}, "
+                "for which True has the opposite meaning; export the model with a float mask"
             )
         name = graph.unique_name(f"{op.name}_not")
         inverse = graph.add_operand(name, mask.shape, mask.dtype)

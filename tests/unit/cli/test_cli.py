@@ -26,6 +26,7 @@ from kuiper.planning.plan_cache import PlanCache
 
 from ...support.process import PACKAGES, output_of, python_environment, run_python
 from ...support.shipped import MODELS
+from ...support.weights import fill_archive
 
 PHOTOS = MODELS.parent / "photos"
 
@@ -109,7 +110,7 @@ def test_every_command_has_help(capsys):
     commands = all_commands()
     assert set(commands) == {
         "info", "check", "expr", "graph", "run", "bench", "profile", "classify", "detect",
-        "segment", "export", "operators", "config", "completion",
+        "segment", "export", "quantize", "operators", "config", "completion",
     }  # fmt: skip
     for name, (summary, _) in commands.items():
         assert summary
@@ -1272,3 +1273,39 @@ def test_progress_is_erased_on_interruption(capsys, monkeypatch):
                 raise KeyboardInterrupt
     del i
     assert capsys.readouterr().err.endswith("\r")
+
+
+QUANTIZABLE = """7767517
+4 3
+pnnx.Input in 0 1 0 #0=(2,96)f32
+nn.Linear fc 1 1 0 1 bias=True in_features=96 out_features=64 @bias=(64)f32 @weight=(64,96)f32
+nn.Linear top 1 1 1 2 bias=False in_features=64 out_features=70 @weight=(70,64)f32
+pnnx.Output out 1 0 2
+"""
+
+
+def test_quantize(run, run_json, tmp_path):
+    source, target = tmp_path / "float.pnnx.param", tmp_path / "bytes.pnnx.param"
+    source.write_text(QUANTIZABLE)
+    source.with_suffix(".bin").write_bytes(fill_archive(QUANTIZABLE.encode(), "quantize"))
+    [facts] = run_json("quantize", source, "-o", target)
+    assert [(layer["name"], layer["shape"]) for layer in facts["layers"]] == [
+        ("fc", [64, 96]), ("top", [70, 64])
+    ]  # fmt: skip
+    assert all(30 < layer["sqnr"] < 60 for layer in facts["layers"])
+    assert facts["bytes_before"] == 4 * (64 + 64 * 96 + 70 * 64)
+    assert facts["bytes"] == 4 * 64 + 64 * 96 + 70 * 64 + 4 * (64 + 70)
+    x = np.random.default_rng(0).standard_normal((2, 96)).astype(np.float32)
+    want, got = (kuiper.load(path)(x) for path in (source, target))
+    assert 0 < np.abs(want - got).max() < 0.05 * np.abs(want).max()
+
+    code, out, err = run("quantize", source, "-o", target, "--keep", "t*")
+    assert (code, err) == (0, "")
+    assert "96 -> 64" in out
+    assert "top" not in out
+    code, _, err = run("quantize", source, "-o", tmp_path / "bytes.bin")
+    assert code == EXIT_CODES["refused"]
+    assert "expected a name that ends with .param" in err
+    code, _, err = run("quantize", source, "-o", target, "--keep", "nothing")
+    assert code == EXIT_CODES["refused"]
+    assert "keep='nothing' matches no layer" in err

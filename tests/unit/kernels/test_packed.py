@@ -12,6 +12,7 @@ from kuiper._kernels.micro.packed import (
     GroupedBlocks,
     Layout,
     PackedMatrix,
+    QuantizedPanels,
     RunPanels,
     panel_offsets,
 )
@@ -32,7 +33,7 @@ class Quads(PackedMatrix):
 
     dtype = np.dtype(np.int8)
     layout = Layout.QUADS
-    has_scales = True
+    head_rows = 2
     __slots__ = ()
 
 
@@ -114,3 +115,23 @@ def test_few_columns():
         assert not terms[..., channels:].any()
         matrix.fill(memory, weight, None)
         assert not memory[0, 0].any()
+
+
+@pytest.mark.parametrize("depth", [1, 4, 7])
+def test_quantized_panels(depth):
+    weight = noise((37, depth), dtype=np.int8) - np.int8(50)
+    scale, bias = np.abs(noise((37,), 1)), noise((37,), 2)
+    matrix = QuantizedPanels(37, depth)
+    memory = np.full(matrix.shape, -1, np.int8)
+    matrix.fill(memory, weight, scale, 128, bias)
+    heads = matrix.heads(memory).transpose(1, 0, 2).reshape(3, -1)
+    np.testing.assert_array_equal(heads[:, :37], [bias, scale, heads[2, :37]])
+    starts = np.ascontiguousarray(heads[2]).view(np.int32)
+    np.testing.assert_array_equal(starts[:37], -128 * weight.sum(1, dtype=np.int64))
+    assert not heads[:, 37:].any()
+    terms = matrix.terms(memory).transpose(0, 2, 1, 3).reshape(-1, matrix.depth)
+    np.testing.assert_array_equal(terms[:37, :depth], weight)
+    assert not terms[37:].any()
+    assert not terms[:, depth:].any()
+    matrix.fill(memory, weight, scale, 128, None)
+    assert not matrix.heads(memory)[:, 0].any()
