@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections import Counter
 from pathlib import Path
 
 import pytest
+
+MODELS = Path(__file__).resolve().parents[1] / "examples" / "models"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # programs whose Ctrl-C is tested would inherit.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # An installation without -e and without the data package has no models of its own.
+    if any(MODELS.glob("*.bin")):
+        os.environ.setdefault("KUIPER_MODELS", str(MODELS))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
