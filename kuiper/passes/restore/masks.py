@@ -99,7 +99,7 @@ def _restore_meaning(graph: Graph, op: Operator) -> None:
         mask = inverse
     graph.set_inputs(op, [mask], [None])
     for reader in result.consumers:
-        if reader.type == _ATTENTION and _broadcasts(reader, mask, op.params.get("shape")):
+        if reader.type in _ATTENTION and _broadcasts(reader, mask, op.params.get("shape")):
             inputs = [mask if operand is result else operand for operand in reader.inputs]
             graph.set_inputs(reader, inputs, reader.input_keys)
     if not result.uses:
