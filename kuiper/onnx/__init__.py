@@ -13,6 +13,7 @@
     builder.py      what the functions of operators call: emit, formula, extents
     translator.py   inputs, nodes, functions, branches, outputs
     folds.py        operators on known arrays, in numpy: shape arithmetic
+    computed.py     axes and steps that a run computes
     elementwise.py shapes.py windows.py products.py ...   the functions of the operators
 
 An operator is a function with ONNX's signature: inputs by position, attributes by name, the first

@@ -260,14 +260,12 @@ def top_k(b: Builder, x: Any, k: Any, *, axis: int = -1, largest: int = 1, sorte
 @op("CumSum")
 def cumsum(b: Builder, x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Any:
     along = b.numbers(axis, "axis")[0]
-    if (reverse or exclusive) and not isinstance(along, int):
-        raise b.error("axis is computed by the model, expected a constant")
-    value = b.emit("torch.flip", x, dims=(along,)) if reverse else b.ref(x)
+    value = b.emit("torch.flip", x, dims=[along]) if reverse else b.ref(x)
     total = b.emit("torch.cumsum", value, dim=along)
     total = b.cast(total, x.dtype)
     if exclusive:
         total = b.call("sub", total, value)
-    return b.emit("torch.flip", total, dims=(along,)) if reverse else total
+    return b.emit("torch.flip", total, dims=[along]) if reverse else total
 
 
 @op("LpNormalization")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from kuiper.onnx import computed
 from kuiper.onnx.builder import Builder, torch_name
 from kuiper.onnx.registry import op
 from kuiper.onnx.values import Known, Ref, Size, product
@@ -87,8 +88,10 @@ def flatten(b: Builder, x: Any, *, axis: int = 1) -> Any:
     if axis == 1 and rank > 1:
         return b.emit("torch.flatten", x, start_dim=1, end_dim=-1)
     extents = b.extents(x)
-    front = product(extents[:axis])
-    return b.emit("Tensor.reshape", x, shape=[front, product(extents[axis:]) if front == 0 else -1])
+    front, rest = product(extents[:axis]), product(extents[axis:])
+    if isinstance(rest, int) and rest:
+        return b.emit("Tensor.reshape", x, shape=[-1, rest])
+    return b.emit("Tensor.reshape", x, shape=[front, rest])
 
 
 @op("Squeeze")
@@ -97,6 +100,8 @@ def squeeze(b: Builder, x: Any, axes: Any = None) -> Any:
         if None in (x.shape or (None,)):
             raise b.error("drops all axes of extent 1 of an input whose extents are open")
         axes = [i for i, n in enumerate(x.shape) if n == 1]
+    if isinstance(axes, Ref):
+        return computed.squeezed(b, x, axes)
     drop = axes_of(b, axes, x.rank)
     extents = b.extents(x)
     for axis in drop:
@@ -110,6 +115,8 @@ def squeeze(b: Builder, x: Any, axes: Any = None) -> Any:
 
 @op("Unsqueeze")
 def unsqueeze(b: Builder, x: Any, axes: Any = None) -> Any:
+    if isinstance(axes, Ref):
+        return computed.unsqueezed(b, x, axes)
     rank = x.rank + len(b.ints(axes, "axes"))
     result = b.ref(x)
     for axis in sorted(axes_of(b, axes, rank)):
@@ -167,6 +174,8 @@ def slice_(b: Builder, x: Any, starts: Any, ends: Any, axes: Any = None, steps: 
 
 def _sliced(b: Builder, x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
     first, last = b.numbers(starts, "starts"), b.numbers(ends, "ends")
+    if isinstance(axes, Ref) or isinstance(steps, Ref):
+        return computed.sliced(b, x, first, last, axes, steps)
     along = axes_of(b, range(len(first)) if axes is None else axes, x.rank)
     by = [1] * len(first) if steps is None else b.ints(steps, "steps")
     if not len(first) == len(last) == len(along) == len(by):
@@ -418,9 +427,11 @@ def pad(
 ) -> Any:  # fmt: skip
     value: Any = 0.0
     if fill is not None and mode == "constant":
-        value = b.array(fill, "fill").reshape(-1)[0].item()
+        (value,) = b.numbers(fill, "the value of the margins")
     amounts = b.numbers(pads, "pads")
-    if axes is not None:
+    if isinstance(axes, Ref):
+        amounts = computed.spread(amounts, b.numbers(axes, "axes"), x.rank)
+    elif axes is not None:
         along = axes_of(b, axes, x.rank)
         full: list[Any] = [0] * (2 * x.rank)
         for i, axis in enumerate(along):
@@ -445,7 +456,7 @@ def padded(b: Builder, x: Any, pads: Any, mode: str, value: Any) -> Any:
         return x
     if mode == "constant":
         flat = [n for pair in reversed(pairs[moved[0] :]) for n in pair]
-        fill = value if x.dtype.kind == "f" else int(value)
+        fill = value if x.dtype.kind == "f" or isinstance(value, Size) else int(value)
         return b.emit("F.pad", x, pad=flat, mode="constant", value=fill)
     result = b.ref(x)
     # Other modes pad the last axes; one axis at a time is the same for all of them.

@@ -12,6 +12,9 @@ from ..support.workbench import ISAS, isa
 # Before any test registers operators.
 SUPPORTED = set(kuiper.supported_operators())
 
+# Of ONNX alone; pnnx writes no case of them.
+OF_ONNX = {"kuiper.Resize"}
+
 # Cases of unsupported operators are left out; FLOOR lists those that must be supported.
 CASES = [case for case in load_cases("operators") if case.types <= SUPPORTED]
 
@@ -67,7 +70,7 @@ def test_the_caller_owns_the_results(case):
 
 def test_every_operator_has_a_case():
     used = set().union(*(case.types for case in CASES))
-    assert SUPPORTED - used == set()
+    assert SUPPORTED - used == OF_ONNX
 
 
 def test_every_operator_has_a_reference():

@@ -165,3 +165,77 @@ def nearest_exact(input, size, *scales):
     if any(scale is not None for scale in scales):
         raise NotImplementedError(f"scales {scales}")
     return interpolate(input, size=size, mode="nearest-exact")
+
+
+@reference("kuiper.Resize")
+def resize(
+    input, *, axes, size=None, scales=None, roi=None, mode="nearest", coordinates="half_pixel",
+    rounding="round_prefer_floor", policy="stretch", cubic=-0.75, excludes=False,
+    antialias=False, outside=0.0, **_,
+):  # fmt: skip
+    """Resize as ONNX does, pixel by pixel."""
+    y = input
+    inside = np.array(True)
+    extents = [input.shape[axis] for axis in axes]
+    if policy != "stretch":
+        ratios = [m / n for m, n in zip(size, extents, strict=True)]
+        ratio = min(ratios) if policy == "not_larger" else max(ratios)
+        size, scales = [math.floor(n * ratio + 0.5) for n in extents], [ratio] * len(axes)
+    elif size is not None:
+        scales = [m / n for m, n in zip(size, extents, strict=True)]
+    for number, (axis, n, scale) in enumerate(zip(axes, extents, scales, strict=True)):
+        scale = np.float32(scale)
+        out = math.floor(n * scale) if size is None else size[number]
+        matrix = np.zeros((out, n))
+        within = np.ones(out, bool)
+        for i in range(out):
+            ends = None if roi is None else (roi[number], roi[number + len(axes)])
+            at = np.float32(_position(i, n, out, scale, coordinates, ends))
+            within[i] = coordinates != "tf_crop_and_resize" or 0 <= at <= n - 1
+            for j, weight in _weights(at, n, scale, mode, rounding, cubic, antialias):
+                if 0 <= j < n or not excludes:
+                    matrix[i, min(max(j, 0), n - 1)] += weight
+            matrix[i] /= matrix[i].sum()
+        y = np.moveaxis(np.tensordot(matrix, y, (1, axis)), 0, axis).astype(input.dtype)
+        shape = [-1 if k == axis else 1 for k in range(input.ndim)]
+        inside = inside & within.reshape(shape)
+    return np.where(inside, y, input.dtype.type(outside))
+
+
+def _position(i, n, out, scale, coordinates, ends):
+    f = np.float32
+    if coordinates == "align_corners":
+        return f(i * (n - 1)) / f(max(out - 1, 1))
+    if coordinates == "asymmetric":
+        return f(i) / scale
+    if coordinates == "tf_half_pixel_for_nn":
+        return f(i + 0.5) / scale
+    if coordinates == "tf_crop_and_resize":
+        first, last = map(f, ends)
+        if out == 1:
+            return f(0.5) * (first + last) * f(n - 1)
+        return first * f(n - 1) + f(i) * (last - first) * f(n - 1) / f(out - 1)
+    if coordinates == "pytorch_half_pixel" and out == 1:
+        return f(0)
+    shift = f(n) / 2 * (1 - f(out) / (scale * f(n)))
+    position = f(i + 0.5) / scale - f(0.5)
+    return position + shift if coordinates == "half_pixel_symmetric" else position
+
+
+def _weights(at, n, scale, mode, rounding, cubic, antialias):
+    if mode == "nearest":
+        half = {"round_prefer_floor": math.ceil(at - np.float32(0.5)),
+                "round_prefer_ceil": math.floor(at + np.float32(0.5))}  # fmt: skip
+        nearest = {"floor": math.floor(at), "ceil": math.ceil(at)} | half
+        yield min(max(nearest[rounding], 0), n - 1), 1.0
+        return
+    narrow = min(float(scale), 1.0) if antialias else 1.0
+    reach = math.ceil(2 / narrow)
+    for j in range(math.floor(at) - reach, math.floor(at) + reach + 1):
+        d = abs(float(at) - j) * narrow
+        if mode == "linear":
+            yield j, max(1 - d, 0.0)
+        elif d < 1:
+            yield j, ((cubic + 2) * d - (cubic + 3)) * d * d + 1
+        elif d < 2:
+            yield j, ((cubic * d - 5 * cubic) * d + 8 * cubic) * d - 4 * cubic

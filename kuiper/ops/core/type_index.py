@@ -37,6 +37,7 @@ MODULES = {
     "nn.pooling": "F.adaptive_avg_pool1d F.adaptive_avg_pool2d F.adaptive_avg_pool3d F.adaptive_max_pool1d F.adaptive_max_pool2d F.adaptive_max_pool3d F.avg_pool1d F.avg_pool2d F.avg_pool3d F.lp_pool1d F.lp_pool2d F.lp_pool3d F.max_pool1d F.max_pool2d F.max_pool3d nn.AdaptiveAvgPool1d nn.AdaptiveAvgPool2d nn.AdaptiveAvgPool3d nn.AdaptiveMaxPool1d nn.AdaptiveMaxPool2d nn.AdaptiveMaxPool3d nn.AvgPool1d nn.AvgPool2d nn.AvgPool3d nn.LPPool1d nn.LPPool2d nn.LPPool3d nn.MaxPool1d nn.MaxPool2d nn.MaxPool3d",
     "nn.recurrent": "nn.GRU nn.LSTM nn.RNN",
     "nn.resize": "F.interpolate F.upsample F.upsample_bilinear F.upsample_nearest aten::_upsample_bicubic2d_aa aten::_upsample_bilinear2d_aa aten::_upsample_nearest_exact3d nn.Upsample nn.UpsamplingBilinear2d nn.UpsamplingNearest2d",
+    "nn.resize_rules": "kuiper.Resize",
     "nn.softmax": "F.glu F.log_softmax F.softmax F.softmin nn.GLU nn.LogSoftmax nn.Softmax nn.Softmax2d nn.Softmin",
     "product.conv2d": "F.conv1d F.conv2d F.conv_transpose1d F.conv_transpose2d kuiper.ExpandDepthwise nn.Conv1d nn.Conv2d nn.ConvTranspose1d nn.ConvTranspose2d",
     "product.conv3d": "F.conv3d F.conv_transpose3d nn.Conv3d nn.ConvTranspose3d",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from kuiper.ops.core.record import Record, T, record
 from kuiper.ops.core.schema import AnyArgument, Bool, Float, Ints, Known, Numbers, Str, Tensor
 from kuiper.ops.product.linear import product
 
-__all__ = ["Interpolate", "UpsampleBilinear", "UpsampleNearest"]
+__all__ = ["Interpolate", "UpsampleBilinear", "UpsampleNearest", "bind_taps", "resize_array"]
 
 # The numbers of spatial axes that each mode supports.
 MODES = {
@@ -90,9 +90,10 @@ class Interpolate(Record[T]):
             for extent, out, scale in zip(self.input.shape[2:], extents, scales, strict=True)
         ]
         if self.input.dtype != np.float32:
-            b.python(lambda x: _resize_array(x, taps), [self.input], [b.output()])
+            by_axis = dict(enumerate(taps, start=2))
+            b.python(lambda x: resize_array(x, by_axis), [self.input], [b.output()])
             return
-        _bind_taps(self, b, [resampling.identity_taps(1)] * (3 - spatial) + taps)
+        bind_taps(self.input, b, [resampling.identity_taps(1)] * (3 - spatial) + taps)
 
 
 @record("F.upsample_nearest", "nn.UpsamplingNearest2d")
@@ -305,20 +306,20 @@ def _taps(a: Interpolate[TensorView], extent: int, out: int, scale: float | None
     return resampling.linear_taps(extent, out, scale, bool(a.align_corners))
 
 
-def _bind_taps(a: Interpolate[TensorView], b: Binder, taps: Sequence[Taps]) -> None:
-    """Add the step that resizes along d, h and w."""
-    spatial = a.input.rank - 2
-    depth, height, width = spatial_extents(a.input.shape, spatial)
+def bind_taps(x: TensorView, b: Binder, taps: Sequence[Taps]) -> None:
+    """Add the step that resizes a float32 image along d, h and w, with 1, 2 or 4 taps each."""
+    spatial = x.rank - 2
+    depth, height, width = spatial_extents(x.shape, spatial)
     planes, rows, columns = taps
     if not depth == len(planes) == 1:
         rows = resampling.product_taps(planes, rows, height)
-    image = a.input.reshape((*a.input.shape[:2], depth * height, width))
+    image = x.reshape((*x.shape[:2], depth * height, width))
     if image is not None and image.is_channels_last:
         x, y = image, image_output(b, spatial)
     else:
         # Each plane is an image of one channel.
-        count = a.input.shape[0] * a.input.shape[1]
-        x = b.contiguous(a.input).view((count, 1, depth * height, width))
+        count = x.shape[0] * x.shape[1]
+        x = b.contiguous(x).view((count, 1, depth * height, width))
         y = b.output().view((count, 1, len(rows), len(columns)))
     scratch = b.scratch(resampling.scratch_bytes(rows, columns, x.shape[1]))
     b.step(ResizeStep(x, y, rows, columns, scratch))
@@ -336,9 +337,9 @@ def _bind_area(a: Interpolate[TensorView], b: Binder, extents: Sequence[int]) ->
     b.step(PoolStep(x, y, windows, "mean", scratch))
 
 
-def _resize_array(x: np.ndarray, taps: Sequence[Taps]) -> np.ndarray:
-    """Resize an array that is not float32, axis by axis."""
-    for axis, tap in enumerate(taps, start=2):
+def resize_array(x: np.ndarray, taps: Mapping[int, Taps]) -> np.ndarray:
+    """Resize an array of any dtype, axis by axis."""
+    for axis, tap in taps.items():
         if tap.count == 1:
             x = np.take(x, tap.indices[:, 0], axis)
             continue

@@ -569,6 +569,19 @@ def test_half_precision_constants_are_computed_in_float32():
         assert_close(Model(graph.copy())(x), expected, 1e-6)
 
 
+def test_constants_may_be_results_in_half_precision():
+    model = model_of(
+        """pnnx.Input in 0 1 x #x=(1)f32
+        pnnx.Attribute c 0 1 w @data=(2,3)f32
+        Tensor.to h 1 1 w y copy=False dtype=torch.half
+        pnnx.Output out 1 0 y
+        pnnx.Output other 1 0 x"""
+    )
+    half, _ = model(values(1))
+    expected = model.graph.operator("c").attributes["data"].numpy().astype(np.float16)
+    np.testing.assert_array_equal(half, expected)
+
+
 def test_errors_name_the_operator():
     text = """pnnx.Input in 0 1 x
         Tensor.reshape r 1 1 x y shape=(3,5)
