@@ -248,8 +248,8 @@ def _home(buffer: Buffer) -> Any:
     if buffer.kind == BufferKind.CONSTANT and buffer.first >= 0:
         array = buffer.constant
         assert array is not None
-        is_narrow = array.dtype == np.float16 and buffer.n_bytes > array.nbytes
-        return np.require(array, np.float32 if is_narrow else None, ["C", "A"])
+        is_widened = array.dtype == np.float16 and buffer.n_bytes > array.nbytes
+        return np.require(array, np.float32 if is_widened else None, ["C", "A"])
     return None
 
 
