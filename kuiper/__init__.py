@@ -16,6 +16,7 @@ from kuiper._support.lazy import lazy_names
 from kuiper._support.threads import get_num_threads, set_num_threads
 from kuiper._version import __version__
 from kuiper.errors import (
+    DatasetError,
     ExpressionError,
     GraphError,
     InputError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Buckets",
+    "DatasetError",
     "ExpressionError",
     "GraphError",
     "InputError",

@@ -7,6 +7,7 @@ if known, what to do.
 from __future__ import annotations
 
 __all__ = [
+    "DatasetError",
     "ExpressionError",
     "GraphError",
     "InputError",
@@ -49,6 +50,10 @@ class MissingPackageError(KuiperError, ImportError):
 
 class InputError(KuiperError, ValueError):
     """An array handed to a model has the wrong name, count, dtype, rank or shape."""
+
+
+class DatasetError(KuiperError, ValueError):
+    """A data set cannot be read as asked, or a folder holds results of another run."""
 
 
 class ExpressionError(KuiperError, ValueError):

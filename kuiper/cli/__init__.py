@@ -9,6 +9,7 @@
     inspecting     info, check, expr, graph
     measuring      run, bench, profile
     pictures       classify, detect, segment
+    datasets       run-dataset
     exporting      export
     listing        operators, config
     completing     completion

@@ -13,6 +13,7 @@ from functools import partial
 import kuiper
 from kuiper.cli import (
     completing,
+    datasets,
     exporting,
     inspecting,
     listing,
@@ -49,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     parser.set_defaults(commands=commands)
     for module in (
-        inspecting, measuring, pictures, exporting, quantizing, listing, completing
+        inspecting, measuring, pictures, datasets, exporting, quantizing, listing, completing
     ):  # fmt: skip
         module.add_commands(commands)
     return parser

@@ -110,7 +110,7 @@ def new_command(
 ) -> argparse.ArgumentParser:
     """Add the command that `run(options, console)` executes, named like that function."""
     parser = commands.add_parser(
-        run.__name__,
+        run.__name__.replace("_", "-"),
         help=summary,
         description=f"{summary[0].upper()}{summary[1:]}.",
         epilog=details,

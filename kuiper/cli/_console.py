@@ -10,7 +10,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 __all__ = ["Console", "bytes_text", "count_text"]
@@ -179,6 +180,14 @@ class Console:
         """Yield items and show the progress on a terminal, after one second."""
         if total == 0:
             return
+        with self.meter(total, label) as advance:
+            for item in items:
+                yield item
+                advance(1)
+
+    @contextmanager
+    def meter(self, total: int | None, label: str) -> Iterator[Callable[[int], None]]:
+        """Show the progress on a terminal, after one second; the block calls it with increments."""
         if self._rich_err is not None:
             from rich import progress as rich
 
@@ -197,25 +206,27 @@ class Console:
                 redirect_stdout=shared,
             ) as bar:
                 task = bar.add_task(label, total=total)
-                for item in items:
-                    yield item
-                    bar.advance(task)
+                yield lambda amount: bar.advance(task, amount)
             return
         if not sys.stderr.isatty():
-            yield from items
+            yield lambda amount: None
             return
         start = shown = time.monotonic()
-        of = f"/{total}" if total else ""
+        count, of = 0, f"/{total}" if total else ""
+
+        def advance(amount: int) -> None:
+            nonlocal count, shown
+            count += amount
+            now = time.monotonic()
+            if now - start > 1 and (not self._bar or now - shown > 0.2):
+                shown = now
+                self._clear()
+                line = f"{label}: {count}{of}, {count / (now - start):.1f}/s"
+                print(line, end="", file=sys.stderr, flush=True)
+                self._bar = len(line)
+
         try:
-            for count, item in enumerate(items, start=1):
-                yield item
-                now = time.monotonic()
-                if now - start > 1 and (not self._bar or now - shown > 0.2):
-                    shown = now
-                    self._clear()
-                    line = f"{label}: {count}{of}, {count / (now - start):.1f}/s"
-                    print(line, end="", file=sys.stderr, flush=True)
-                    self._bar = len(line)
+            yield advance
         finally:
             self._clear()
 

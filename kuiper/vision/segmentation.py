@@ -168,13 +168,34 @@ class Segmenter:
             background and foreground.
         """
         images, _ = as_images(images)
-        scores = self.scores(np.stack([self.preprocess(image) for image in images]))
+        x = np.stack([self.preprocess(image) for image in images])
+        return self._planes(x, [image.shape[:2] for image in images])
+
+    def _planes(self, x: np.ndarray, sizes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+        scores = self.scores(x)
         if scores.shape[1] == 1:
             scores = np.concatenate([1 - scores, scores], axis=1)
         return [
-            np.stack([_resized(plane, image.shape[:2]) for plane in planes])
-            for planes, image in zip(scores, images, strict=True)
+            np.stack([_resized(plane, size) for plane in planes])
+            for planes, size in zip(scores, sizes, strict=True)
         ]
+
+    def masks(self, x: np.ndarray, sizes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+        """Run the network and return the probability of the foreground for each pixel.
+
+        Parameters
+        ----------
+        x : numpy.ndarray of float32, shape (n, 3, h, w)
+            Pictures from :meth:`preprocess`.
+        sizes : sequence of tuple of int
+            Height and width of each picture.
+
+        Returns
+        -------
+        list of numpy.ndarray of float32, shape (height, width)
+            For each picture, in its size, 0 to 1.
+        """
+        return [np.clip(1 - planes[0], 0, 1) for planes in self._planes(x, sizes)]
 
     def __call__(self, images: Any, *, channels: str = "bgr") -> Any:
         """Return the probability of the foreground for each pixel.
@@ -197,7 +218,8 @@ class Segmenter:
             If there is no picture, or one is none.
         """
         pictures, single = as_images(images, channels)
-        found = [np.clip(1 - planes[0], 0, 1) for planes in self.planes(pictures)]
+        x = np.stack([self.preprocess(image) for image in pictures])
+        found = self.masks(x, [image.shape[:2] for image in pictures])
         return found[0] if single else found
 
     def classes(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -16,7 +16,7 @@ from ..support.paths import ROOT
 API = ROOT / "docs" / "api.md"
 MODULES = [
     "kuiper", "kuiper.ir", "kuiper.pnnx", "kuiper.errors", "kuiper.expression", "kuiper.vision",
-    "kuiper.report",
+    "kuiper.report", "kuiper.batch",
 ]  # fmt: skip
 
 # Compiled classes do not expose the names of their constructors' parameters.
@@ -180,7 +180,7 @@ def test_the_command_line_page_lists_every_command_and_option():
     parsers = {name: parser for name, (_, parser) in make_cli.commands().items()}
     # The text above the generated tables names all commands, and no option that does not exist.
     head = text.partition(make_cli.START)[0]
-    table = re.findall(r"^\| `kuiper (\w+)([^`]*)` \|(.*)", head, re.M)
+    table = re.findall(r"^\| `kuiper ([-\w]+)([^`]*)` \|(.*)", head, re.M)
     assert {name for name, _, _ in table} == set(parsers)
     for name, arguments, meaning in table:
         used = re.findall(r"(?<![-\w])--?[a-z][-\w]*", f"{arguments} {meaning}")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -246,106 +244,34 @@ def test_reading_ahead_ends_with_its_reader():
 
 
 @needs_weights
-def test_folder_with_worker_processes(tmp_path):
-    folder = tmp_path / "photos"
+def test_folder_is_classified_once(tmp_path):
+    folder, out = tmp_path / "photos", tmp_path / "classes"
     folder.mkdir()
-    for number in range(5):
+    for number in range(130):
         for name in ("chelsea.png", "coffee.png"):
-            (folder / f"{number}_{name}").write_bytes((PHOTOS / name).read_bytes())
+            (folder / f"{number}_{name}").symlink_to(PHOTOS / name)
     (folder / "broken.png").write_bytes(b"not a picture")
-    output = tmp_path / "classes.jsonl"
-    arguments = (folder, "--output", output, "--workers", "2", "--batch", "3")
-    done = run_program("folder", *arguments, cwd=tmp_path)
-    assert done.returncode == 1, done.stderr
-    assert done.stdout.startswith("11 photos in ")
+    done = run_program("folder", folder, out, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("261 rows in ")
     assert done.stdout.endswith("1 could not be read\n")
-    records = {Path(r["file"]).name: r for r in map(json.loads, output.read_text().splitlines())}
-    assert len(records) == 11
+    (part,) = out.glob("part-*.jsonl")
+    records = {r["file"]: r for r in map(json.loads, part.read_text().splitlines())}
+    assert len(records) == 261
     assert "not an image" in records.pop("broken.png")["error"]
     for name, record in records.items():
-        expected = "Egyptian cat" if "chelsea" in name else "espresso"
-        assert record["top"][0]["label"] == expected
-    # Stopped in the middle of a line, it goes on where it was.
-    lines = output.read_text().splitlines(keepends=True)
-    output.write_text("".join(lines[:6]) + lines[6][:20])
-    done = run_program("folder", *arguments, cwd=tmp_path)
-    assert "5 photos in" in done.stdout
-    assert "6 were there already" in done.stdout
-    records = [json.loads(line) for line in output.read_text().splitlines()]
-    assert len(records) == len({record["file"] for record in records}) == 11
+        assert record["label"] == ("Egyptian cat" if "chelsea" in name else "espresso")
+    # It goes on where it was, and takes what was added.
+    (folder / "new.png").symlink_to(PHOTOS / "coffee.png")
+    done = run_program("folder", folder, out, cwd=tmp_path)
+    assert done.stdout.startswith("1 row in ")
+    assert "261 were there already" in done.stdout
 
 
-@needs_weights
-@pytest.mark.skipif(sys.platform != "linux", reason="looks for child processes in /proc")
-def test_folder_keeps_ctrl_c_from_workers_that_start(tmp_path):
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for number in range(20):
-        (folder / f"{number}.png").write_bytes((PHOTOS / "chelsea.png").read_bytes())
-    path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, EXAMPLES / "folder.py", folder, "--workers", "2", "--batch", "1"]
-    with subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        end = time.monotonic() + 100
-        while len(children.read_text().split()) < 3:  # the workers, and what watches resources
-            assert process.poll() is None, process.stderr.read()
-            assert time.monotonic() < end
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=100)
-    assert (process.returncode, err) == (130, "")
-    assert "run it again" in out
-
-
-@needs_weights
-@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal as a terminal does")
-def test_folder_goes_on_after_ctrl_c(tmp_path):
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    picture = (PHOTOS / "chelsea.png").read_bytes()
-    for number in range(300):
-        (folder / f"{number}.png").write_bytes(picture)
-    output = tmp_path / "classes.jsonl"
-    path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, EXAMPLES / "folder.py", folder, "--output", output, "--batch", "2"]
-    with subprocess.Popen(
-        [*command, "--workers", "2"],
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        end = time.monotonic() + 100
-        while not output.exists() or not output.stat().st_size:
-            assert process.poll() is None, process.stderr.read()
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)  # as the terminal: to the workers, too
-        out, err = process.communicate(timeout=100)
-    assert (process.returncode, err) == (130, "")
-    records = [json.loads(line) for line in output.read_text().splitlines()]
-    assert 0 < len(records) < 300
-    assert out.startswith(f"{len(records)} photos in ")
-    assert out.endswith(f"stopped, {300 - len(records)} are left: run it again\n")
-    assert all(record["top"][0]["label"] == "Egyptian cat" for record in records)
-
-
-def test_folder_that_is_none(capsys, tmp_path):
-    assert program("folder").main([str(tmp_path / "none")]) == 1
-    assert capsys.readouterr().err == f"folder.py: {tmp_path / 'none'}: not a folder\n"
-
-
-def test_folder_with_a_model_that_is_none(capsys, tmp_path):
-    assert program("folder").main([str(tmp_path), "--model", "nosuch"]) == 1
-    assert "folder.py: nosuch: no such model file" in capsys.readouterr().err
+def test_folder_without_arguments(tmp_path):
+    done = run_program("folder", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Classify a folder of thousands of photos")
 
 
 # -- operators and modules -----------------------------------------------------------------------

@@ -59,7 +59,7 @@ LATER = {
     "kuiper.planning.segments",
     "kuiper.export.tracing", "kuiper.cli", "kuiper.expression", "kuiper.ops.product.conv2d",
     "kuiper.ops.core.batch", "kuiper.passes.batch.unfreeze", "kuiper.report", "kuiper.vision",
-    "threading",
+    "kuiper.batch", "threading",
 }  # fmt: skip
 UNNEEDED = {
     "heapq", "kuiper.ops.core.custom", "kuiper.export.pnnx_tool", "kuiper._kernels.conv.grouped",

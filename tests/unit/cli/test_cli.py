@@ -110,7 +110,7 @@ def test_every_command_has_help(capsys):
     commands = all_commands()
     assert set(commands) == {
         "info", "check", "expr", "graph", "run", "bench", "profile", "classify", "detect",
-        "segment", "export", "quantize", "operators", "config", "completion",
+        "segment", "run-dataset", "export", "quantize", "operators", "config", "completion",
     }  # fmt: skip
     for name, (summary, _) in commands.items():
         assert summary
@@ -131,7 +131,7 @@ def test_importing_kuiper_does_not_import_the_command_line():
     code = (
         "import sys, kuiper\n"
         "bad = [m for m in sys.modules if m.startswith(('kuiper.cli', 'kuiper.vision',"
-        " 'kuiper.report', 'argparse.', 'rich', 'cv2'))]\nassert not bad, bad"
+        " 'kuiper.batch', 'kuiper.report', 'argparse.', 'rich', 'cv2'))]\nassert not bad, bad"
     )
     output_of(code)
 
@@ -150,8 +150,8 @@ def test_without_arguments_the_commands_are_listed(run):
     code, out, err = run()
     assert (code, out) == (2, "")
     # In two columns, also for a long name.
-    assert "    classify    classify pictures\n" in err
-    assert "    completion  print the completion script of a shell\n" in err
+    assert "    classify     classify pictures\n" in err
+    assert "    completion   print the completion script of a shell\n" in err
     assert "exit codes:" in err
 
 
