@@ -316,6 +316,13 @@ def shape_hint(infos: Sequence[TensorInfo], shapes: Sequence[Sequence[int]]) -> 
                 f"; input '{info.name}' has the channels last, expected{shape_text(info.shape)}: "
                 "pass x.transpose(0, 3, 1, 2)"
             )
+    for info, shape in zip(infos, shapes, strict=True):
+        traced = info.shape or ()
+        if len(traced) == len(shape) and not _fits(traced[1:], shape[1:]):
+            return (
+                f"; input '{info.name}' has shape {tuple(shape)}, the file was exported for"
+                f"{shape_text(info.shape)}"
+            )
     return ""
 
 

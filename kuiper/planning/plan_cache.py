@@ -160,6 +160,8 @@ class PlanCache:
                     hint = shape_hint(infos, [a.shape for a in arrays])
                     if not hint:
                         raise
+                    if "\n" in str(error):  # an expression with a caret below it
+                        hint = hint.replace("; ", "\n", 1)
                     raise ShapeError(f"{error}{hint}") from error
                 while len(self._plans) > self.max_plans:
                     dropped.append(self._plans.popitem(last=False)[0][0])

@@ -210,6 +210,30 @@ def test_a_hint_for_a_list_of_all_inputs():
     )
 
 
+SIZED = """pnnx.Input in 0 1 x #x=(1,3,6,5)f32
+pnnx.Attribute w 0 1 a @data=(1,3,6,5)f32 #a=(1,3,6,5)f32
+{last}
+pnnx.Output out 1 0 y"""
+
+
+@pytest.mark.parametrize(
+    ("last", "between"),
+    [
+        ("torch.cat cat 2 1 x a y dim=1", "; "),
+        ("pnnx.Expression e 2 1 x a y expr=add(@0,@1)", "^\n"),
+    ],
+)
+def test_a_hint_for_the_size_of_the_trace(last, between):
+    model = model_of(SIZED.format(last=last))
+    model(values(1, 3, 6, 5))
+    said = f"{between}input 'x' has shape (1, 3, 6, 4), the file was exported for (1, 3, 6, 5)"
+    for run in (model, lambda x: model.plan(x.shape)):
+        assert message_of(ShapeError, lambda: run(values(1, 3, 6, 4))).endswith(said)  # noqa: B023
+    with pytest.raises(ShapeError) as caught:
+        model.plan((3, 6, 4))  # the hint compares extents of one rank
+    assert "was exported for" not in str(caught.value)
+
+
 def test_a_hint_for_channels_in_the_last_axis():
     model = model_of(IMAGES)
     x = values(1, 6, 5, 3)
