@@ -173,7 +173,10 @@ def _is_onnx(source: Any) -> bool:
     elif hasattr(source, "read"):
         return False  # a stream must not lose bytes
     else:
-        head = bytes(memoryview(source)[:3])
+        try:
+            head = bytes(memoryview(source)[:3])
+        except TypeError:
+            return False  # the reader of PNNX files says what it is
     # The version of the format, followed by another field; PNNX files begin with digits.
     return (
         isinstance(head, bytes)

@@ -16,6 +16,7 @@ from kuiper.ir import Graph, Operand
 from kuiper.ir.view import TensorSpec
 from kuiper.passes import PassReport
 from kuiper.planning.input_checker import InputChecker, TensorInfo, shape_text, tensor_infos
+from kuiper.planning.names import INPUT, OUTPUT, names_at, tensors_at
 from kuiper.planning.plan_cache import PlanCache
 from kuiper.planning.verify import verify_operators
 from kuiper.pnnx import load_graph, save_graph
@@ -211,7 +212,7 @@ class Model:
             As for a call.
         names : sequence of str
             Names in the ``.param`` file: of operands, or of operators, for all their outputs (all
-            inputs of a ``pnnx.Output``).
+            inputs of a ``pnnx.Output``); or in :attr:`inputs` and :attr:`outputs`.
 
         Returns
         -------
@@ -233,6 +234,9 @@ class Model:
                 try:
                     op = self.graph.operator(name)
                 except KeyError as error:
+                    if operand := self._at_end(name):
+                        wanted[name] = [operand]
+                        continue
                     raise InputError(f"nothing called '{name}' to trace: {error.args[0]}") from None
                 wanted[name] = list(op.outputs or op.inputs)
         if not wanted:
@@ -246,12 +250,21 @@ class Model:
             traced[name] = arrays[0] if len(arrays) == 1 else tuple(arrays)
         return traced
 
-    def profile(self, *inputs: Any, runs: int = 20) -> Profile:
+    def _at_end(self, name: str) -> Operand | None:
+        """Return the input or output of a name."""
+        for end in (INPUT, OUTPUT):
+            operands = [o for _, tensors in tensors_at(self.graph, end) for o in tensors]
+            for known, operand in zip(names_at(self.graph, end), operands, strict=True):
+                if known == name:
+                    return operand
+        return None
+
+    def profile(self, *inputs: Any, runs: int = 20, **named: Any) -> Profile:
         """Measure the time of each step of a run.
 
         Parameters
         ----------
-        *inputs : array_like
+        *inputs, **named : array_like
             As for a call.
         runs : int, default=20
             Number of runs to measure, after three warm-up runs; the profile has their medians.
@@ -263,7 +276,7 @@ class Model:
         """
         from kuiper.planning.profile import Profile
 
-        arrays = self._checker.check(inputs)
+        arrays = self._checker.check(inputs, named)
         plan = self._plans.find_finalized(arrays, self._n_threads)
         for _ in range(3):
             plan.run(arrays)

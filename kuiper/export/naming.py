@@ -16,7 +16,7 @@ from kuiper.pnnx import load_graph
 from kuiper.pnnx._messages import listing
 from kuiper.pnnx.param import format
 
-__all__ = ["check_classes", "finish", "onnx_names", "parameter_names", "results_named"]
+__all__ = ["check_classes", "classes", "finish", "onnx_names", "parameter_names", "results_named"]
 
 
 def parameter_names(module: Any, count: int) -> list[str]:
@@ -127,8 +127,17 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
         position += size
 
 
-def _classes(moduleop: str | None) -> list[str]:
-    return [name for name in (moduleop or "").split(",") if name]
+def classes(moduleop: str | None) -> list[str]:
+    """Return the classes that `moduleop` names.
+
+    Raises
+    ------
+    InputError
+        If it is no string.
+    """
+    if not isinstance(moduleop, str | None):
+        raise InputError(f"moduleop is {moduleop!r}, expected a string: 'package.A,package.B'")
+    return [name.strip() for name in (moduleop or "").split(",") if name.strip()]
 
 
 def check_classes(module: Any, moduleop: str | None, torch: Any) -> None:
@@ -137,7 +146,7 @@ def check_classes(module: Any, moduleop: str | None, torch: Any) -> None:
         torch._jit_internal._qualified_name(type(part)).removeprefix("__torch__.")
         for part in module.modules()
     }
-    _refuse_unknown(_classes(moduleop), known, f"{type(module).__name__} has no module")
+    _refuse_unknown(classes(moduleop), known, f"{type(module).__name__} has no module")
 
 
 def _refuse_unknown(wanted: Sequence[str], known: set[str], what: str) -> None:
@@ -173,11 +182,11 @@ def finish(
         return
     graph = load_graph(param)
     types = {type for type in graph.type_counts() if not type.startswith(("pnnx.", "prim::"))}
-    _refuse_unknown(_classes(moduleop), types, f"{name} calls no module")
+    _refuse_unknown(classes(moduleop), types, f"{name} calls no module")
     named = False
     for end, names, traced in zip((INPUT, OUTPUT), wanted, found, strict=True):
         if names is not None:
-            write_names(graph, end, [names] if isinstance(names, str) else [*names])
+            write_names(graph, end, names)
             named = True
         elif _fit(graph, end, traced):
             write_names(graph, end, traced)

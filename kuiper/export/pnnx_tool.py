@@ -129,7 +129,7 @@ def export_module(
     """Trace a module, convert it to `param` and the ``.bin`` beside it, and return `param`."""
     torch = _torch()
     if not isinstance(module, torch.nn.Module):
-        raise InputError(f"got {type(module).__name__}, expected a torch.nn.Module")
+        raise InputError(_no_module(module, torch))
     keywords = tuple(example_inputs) if isinstance(example_inputs, Mapping) else ()
     inputs = _as_tuple(example_inputs, torch)
     inputs2 = None
@@ -175,6 +175,21 @@ def export_module(
     finally:
         for part, training in modes:
             part.training = training
+
+
+def _no_module(value: Any, torch: Any) -> str:
+    """Say what was passed for a module, and what to pass."""
+    hint = ""
+    if isinstance(value, type):
+        hint = f"; pass an instance, {value.__name__}(...)"
+    elif isinstance(value, str | os.PathLike):
+        hint = "; `kuiper export FILE` converts a file of TorchScript or ONNX"
+    elif isinstance(value, Mapping):
+        hint = "; make the module and load the weights with module.load_state_dict(...)"
+    elif isinstance(value, torch.Tensor):
+        hint = "; the module goes first, from_torch(net, x)"
+    what = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+    return f"got {what}, expected a torch.nn.Module{hint}"
 
 
 def _second_inputs(
@@ -370,14 +385,14 @@ def run_pnnx(
         arguments = {
             "inputshape": shapes and _shape_text(shapes, types),
             "inputshape2": shapes2 and _shape_text(shapes2, types),
-            "moduleop": ",".join((*((moduleop,) if moduleop else ()), *kept)),
+            "moduleop": ",".join((*naming.classes(moduleop), *kept)),
             "fp16": "0",
             "pnnxparam": result,
             "pnnxbin": result.with_suffix(".bin"),
         }
         for unused in ("pnnxpy", "pnnxonnx", "ncnnparam", "ncnnbin", "ncnnpy"):
             arguments[unused] = Path(scrap, unused)
-        command = [program, str(_with_weights_inside(Path(source), Path(scrap)).absolute())]
+        command = [program, str(_inside(_with_weights_inside(Path(source), Path(scrap)), scrap))]
         command += [f"{key}={value}" for key, value in arguments.items() if value]
         log.info("kuiper.export", "%s", " ".join(command))
         done = subprocess.run(command, capture_output=True, text=True, cwd=scrap)
@@ -479,6 +494,18 @@ def _with_weights_inside(source: Path, folder: Path) -> Path:
     joined = folder / "joined.onnx"
     onnx.save(onnx.load(str(source)), str(joined))
     return joined
+
+
+def _inside(source: Path, folder: str) -> Path:
+    """Return a link to an ONNX file, or a copy: pnnx writes a simplified file beside it."""
+    if source.suffix != ".onnx" or source.parent == Path(folder):
+        return source.absolute()
+    link = Path(folder, source.name)
+    try:
+        link.symlink_to(source.absolute())
+    except OSError:  # Windows without the right to make links
+        shutil.copyfile(source, link)
+    return link
 
 
 def _end(code: int) -> str:

@@ -133,8 +133,15 @@ class InputChecker:
 
     def _wrong_number(self, count: int, hint: str = "") -> InputError:
         names = ", ".join(f"'{name}'" for name in self._names) or "none"
-        expected = f"expected {len(self.infos)}: {names}{hint}"
+        expected = f"expected {len(self.infos)}: {names}{hint}{self._reserved()}"
         return InputError(f"got {plural(count, 'input')}, {expected}")
+
+    def _reserved(self) -> str:
+        """Return a hint if a keyword argument cannot pass an input, after a semicolon."""
+        taken = [name for name in self._names if name in ("out", "as_dict", "runs")]
+        if not taken:
+            return ""
+        return f"; model({{'{taken[0]}': x, ...}}) passes inputs that have a parameter's name"
 
     def _by_name(
         self, mapping: Mapping[Any, Any], positional: Mapping[str, Any] | None = None
@@ -157,6 +164,7 @@ class InputChecker:
             raise InputError(
                 f"got inputs {sorted(got)}, expected {names}"
                 + "".join(f"; {word}: {found}" for word, found in faults.items() if found)
+                + self._reserved()
             )
         return [given[name] for name in names]
 

@@ -76,6 +76,10 @@ def write_names(graph: Graph, end: str, names: Sequence[str]) -> None:
     ends = tensors_at(graph, end)
     count = sum(len(tensors) for _, tensors in ends)
     what = "input" if end == INPUT else "output"
+    if isinstance(names, str):
+        names = [names]
+    if not isinstance(names, list | tuple):
+        raise InputError(f"{what}_names is {names!r}, expected a list of strings")
     if len(names) != count:
         raise InputError(
             f"{what}_names: got {plural(len(names), 'name')} ({', '.join(names) or 'none'}), "

@@ -145,7 +145,14 @@ def _read(source: Source, name: str) -> tuple[bytes, str]:
         data = source.read()
     if isinstance(data, str):
         raise TypeError(f"{name}: the file is open in text mode, expected binary mode ('rb')")
-    return data if isinstance(data, bytes) else bytes(memoryview(data)), name
+    try:
+        return data if isinstance(data, bytes) else bytes(memoryview(data)), name
+    except TypeError:
+        kind = f"{type(data).__module__}.{type(data).__qualname__}".removeprefix("builtins.")
+        hint = "; from_torch converts a module" if hasattr(data, "state_dict") else ""
+        raise TypeError(
+            f"{name}: got {kind}, expected a path, bytes or an open file{hint}"
+        ) from None
 
 
 def _open_archive(

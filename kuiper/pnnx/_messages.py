@@ -35,6 +35,8 @@ def recognise(head: bytes) -> str | None:
     text = head[:256].lstrip().lower()
     if text.startswith(b"version https://git-lfs"):
         return "it is a git-lfs pointer; fetch the file itself with 'git lfs pull'"
+    if text.startswith(b"<?xml") and b"<net" in text:
+        return "it is an OpenVINO model; kuiper reads exports from PyTorch and ONNX"
     if text.startswith((b"<!doctype", b"<html", b"<head", b"<body", b"<?xml", b"<!--")):
         return "it is a web page (HTML); the download saved a page instead of the file"
     if head.startswith(b"\x1f\x8b"):

@@ -213,7 +213,8 @@ def as_images(sources: Any, channels: str = "bgr") -> tuple[list[np.ndarray], bo
 
 def _is_single(source: Any) -> bool:
     """Tell whether an object is one picture, or at least not a collection of them."""
-    kinds = (str, bytes, bytearray, memoryview, dict, os.PathLike, np.ndarray)
+    # A set has no order, so its results could not be told apart.
+    kinds = (str, bytes, bytearray, memoryview, dict, set, frozenset, os.PathLike, np.ndarray)
     return isinstance(source, kinds) or hasattr(source, "read") or hasattr(source, "__array__")
 
 

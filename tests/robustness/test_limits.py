@@ -230,6 +230,12 @@ def test_invalid_graphs(lines, error, message):
         ("ant", "'ant' is no operator, reference or number", 1),
         ("[@0,ant]", "'ant' is no operator, reference or number", 5),
         ("add(@0,ant)", "'ant' is no operator, reference or number", 8),
+        ("add(@0,div(1,0))", r"division by zero in div\(1,0\)", 8),
+        ("[@0,log(-1)]", r"log\(-1\) has no value", 5),
+        ("size(@0,floor_divide(3,0))", "division by zero", 9),
+        ("add(@0,None)", "add takes numbers and tensors, got None", 1),
+        ("mul(@0,[1,2])", "mul takes numbers and tensors, got a list of 2", 1),
+        ("sqrt([1,2])", "sqrt takes numbers and arrays, got a list of 2", 1),
     ],
 )
 def test_expressions_that_cannot_run_are_refused_by_load(expression, message, column):

@@ -26,6 +26,7 @@ from kuiper.ops.core import record as registry
 from kuiper.ops.core.advice import STAYS_OUT, advice
 from kuiper.ops.core.record import record_later
 from kuiper.ops.product.algorithms import ALGORITHMS
+from kuiper.planning.names import INPUT, OUTPUT, write_names
 
 from ..support import assert_close, assert_same_bits
 from ..support.engine import n_threads
@@ -473,6 +474,19 @@ def test_trace():
     for name in ("z", "act", "out"):
         np.testing.assert_array_equal(traced[name], np.maximum(x - y, 0))
     np.testing.assert_array_equal(model.trace({"x": x, "y": y}, ["s"])["s"], x - y)
+    write_names(model.graph, INPUT, ["ids", "mask"])
+    write_names(model.graph, OUTPUT, ["logits"])
+    named = kuiper.Model(model.graph)
+    traced = named.trace({"ids": x, "mask": y}, ["mask", "logits", "s"])
+    assert list(traced) == ["mask", "logits", "s"]
+    np.testing.assert_array_equal(traced["mask"], y)
+    np.testing.assert_array_equal(traced["logits"], np.maximum(x - y, 0))
+    assert named.profile(ids=x, mask=y, runs=1).rows
+    write_names(model.graph, INPUT, ["out", "runs"])
+    reserved = kuiper.Model(model.graph)
+    np.testing.assert_array_equal(reserved({"out": x, "runs": y}), np.maximum(x - y, 0))
+    with pytest.raises(InputError, match=r"model\(\{'out': x, ...\}\) passes inputs that"):
+        reserved(runs=y, out=x)
     assert model.trace((x, y), []) == {}
 
 
@@ -1050,3 +1064,13 @@ def test_weights_of_a_wrong_rank_are_refused_on_loading(type, rank, weight):
     assert f"operator 'c' ({type}): 'weight' has shape {shape}, expected rank {rank}" in str(
         caught.value
     )
+
+
+def test_what_is_no_file_is_named():
+    class Net:
+        state_dict = None
+
+    with pytest.raises(TypeError, match=r"<param>: got .*Net, .*; from_torch converts a module$"):
+        kuiper.load(Net())
+    with pytest.raises(TypeError, match=r"<param>: got int, expected a path, bytes or an open f"):
+        kuiper.load(3)

@@ -17,9 +17,11 @@ from kuiper.expression import (
     Literal,
     Node,
     Ref,
+    evaluation,
     fold,
     parse,
 )
+from kuiper.expression.functions import EXTENDED
 from kuiper.expression.promotion import is_number
 from kuiper.ir.view import BufferKind, Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
@@ -72,6 +74,31 @@ def _check_words(tree: Node, op: Operator) -> None:
                 raise node.error(f"{node.value!r} is no operator, reference or number")
 
 
+_UNKNOWN = object()
+
+
+def _check_constants(tree: Node) -> None:
+    """Refuse a function of constants without a value, and one of a tensor and no number."""
+
+    def visit(node: Node, values: list[Any]) -> Any:
+        if isinstance(node, Literal):
+            return node.value
+        if not isinstance(node, Call):
+            return _UNKNOWN if isinstance(node, Ref) else values
+        if node.name not in EXTENDED:
+            return _UNKNOWN
+        if not any(value is _UNKNOWN for value in values):
+            return evaluation.call(node, values)
+        for value in values:
+            if (value is None or isinstance(value, list)) and node.name != "size":
+                found = evaluation.describe(value)
+                raise node.error(f"{node.name} takes numbers and tensors, got {found}")
+        return _UNKNOWN
+
+    if any(isinstance(node, Call) for node in tree.preorder()):
+        tree.transform(visit)
+
+
 def _static_or_spec(value: Any) -> Any:
     """Return an operand for `fold`: static values and scalars bare, other tensors unchanged."""
     if isinstance(value, StaticValue):
@@ -104,7 +131,9 @@ class Expression(Record[T]):
 
     def verify(self, op: Operator) -> None:
         try:
-            _check_words(_tree(self), op)
+            tree = _tree(self)
+            _check_words(tree, op)
+            _check_constants(tree)
         except ExpressionError as error:
             raise OperatorError(f"{op.label}: {error}") from None
 

@@ -108,6 +108,15 @@ def test_parameter_names():
             lambda net, x: kuiper.from_torch(net, x, moduleop="Linear"),
             "did you mean torch.nn.modules.linear.Linear",
         ),
+        (lambda net, x: kuiper.from_torch(net, x, moduleop=["Net"]), r"moduleop is \['Net'\], exp"),
+        (lambda net, x: kuiper.from_torch(net, x, input_names=3), "input_names is 3, expected a l"),
+        (
+            lambda net, x: kuiper.from_torch(type(net), x),
+            r"the class Net, .*an instance, Net\(\.\.",
+        ),
+        (lambda net, x: kuiper.from_torch(x, net), "got Tensor, .*; the module goes first"),
+        (lambda net, x: kuiper.from_torch("x.pt", x), "`kuiper export FILE` converts a file"),
+        (lambda net, x: kuiper.from_torch(net.state_dict(), x), "module.load_state_dict"),
     ],
 )
 def test_arguments_that_would_be_misread(call, message):

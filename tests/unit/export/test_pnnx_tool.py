@@ -205,6 +205,23 @@ def test_onnx_with_external_weights_is_merged(pnnx, tmp_path, monkeypatch):
     assert log.read_text().splitlines()[0].endswith("joined.onnx")
 
 
+def test_nothing_is_written_beside_an_onnx_file(pnnx, tmp_path, monkeypatch):
+    """A simplified model is what pnnx writes beside its source."""
+    pnnx(f"open(sys.argv[1] + 'sim', 'w').write(open(sys.argv[1]).read())\n{WRITE}")
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "m.onnx").write_bytes(b"\x08\x07")
+    pnnx_tool.run_pnnx(folder / "m.onnx", tmp_path / "x.param")
+    assert [path.name for path in folder.iterdir()] == ["m.onnx"]
+
+    def refuse(*args):
+        raise OSError("no right to make links")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    pnnx_tool.run_pnnx(folder / "m.onnx", tmp_path / "x.param")
+    assert [path.name for path in folder.iterdir()] == ["m.onnx"]
+
+
 def test_as_many_second_shapes_as_first_ones(pnnx, torch_script):
     pnnx(WRITE)
     with pytest.raises(kuiper.InputError, match="1 second shapes, expected 2"):

@@ -428,6 +428,7 @@ DAMAGED_FILES = {
         "version https://git-lfs.github.com/spec/v1\noid sha256:1\n",
         "it is a git-lfs pointer; fetch the file itself with 'git lfs pull'",
     ),
+    "openvino": ('<?xml version="1.0"?>\n<net name="x" version="11">', "it is an OpenVINO model"),
     "zip": ("PK\3\4", "it is a ZIP archive; is it the .bin file, or a PyTorch file?"),
     "gzip": (b"\x1f\x8b\x08", "it is gzip data"),
     "utf-16": ("7767517\n".encode("utf-16"), "it is UTF-16 text; save it as UTF-8"),

@@ -715,6 +715,7 @@ def test_pictures_of_every_kind(tmp_path, monkeypatch):
         (np.zeros(9, np.uint8), r"or \(height, width\) for grey"),
         (b"bytes", r"got bytes, expected a path, .*io.BytesIO"),
         (None, "got NoneType, expected a path"),
+        ({"a.png", "b.png"}, "got set, expected a path"),
         ([], "got no pictures, expected at least one"),
         ([one_colour(4, 5), 3], "picture 1: got int, expected a path"),
     ],
