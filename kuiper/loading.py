@@ -112,7 +112,7 @@ def load(
         from kuiper.ops.core.custom import operator
 
         users = [op for op in graph if op.type == type]
-        operator(type, len(users[0].outputs) if users else 1, replace=True)(function)
+        operator(type, len(users[0].outputs) or 1 if users else 1, replace=True)(function)
     return Model(graph, optimize=optimize, threads=threads, max_memory=max_memory, plans=plans)
 
 

@@ -1074,3 +1074,30 @@ def test_what_is_no_file_is_named():
         kuiper.load(Net())
     with pytest.raises(TypeError, match=r"<param>: got int, expected a path, bytes or an open f"):
         kuiper.load(3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((lambda x: x,), r"expected a string; write @kuiper.operator\('type'\) above <lambda>"),
+        ((3,), "the operator type is 3, expected a string$"),
+        (("pnnx.Input",), "'pnnx.Input', expected one word other than"),
+        (("test.A test.B",), "'test.A test.B', expected one word"),
+        (("",), "'', expected one word"),
+        (("test.A", 0), "n_outputs is 0, expected an integer of at least 1"),
+        (("test.A", "2"), "n_outputs is '2', expected"),
+    ],
+)
+def test_operators_that_no_line_of_a_file_names(arguments, message):
+    with pytest.raises(InputError, match=message):
+        kuiper.operator(*arguments)
+
+
+@pytest.mark.parametrize("value", [None, "text", {"y": 1}])
+def test_a_function_that_returns_no_array(value):
+    with user_operator("test.NoArray", lambda x: value):
+        model = model_of(
+            "pnnx.Input i 0 1 x #x=(2)f32\ntest.NoArray n 1 1 x y\npnnx.Output o 1 0 y"
+        )
+        with pytest.raises(OperatorError, match=r"'n' .*: its function returned a v"):
+            model(values(2))

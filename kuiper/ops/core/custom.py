@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from kuiper.errors import KuiperError, OperatorError, ShapeError
+from kuiper.errors import InputError, KuiperError, OperatorError, ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import Record, T, record, record_or_none
@@ -46,6 +46,8 @@ def operator(
 
     Raises
     ------
+    InputError
+        If `type` is no operator type, or `n_outputs` is less than 1.
     KuiperError
         From the decorator, if kuiper has a record for the type, or if another function has been
         registered for it and `replace` is false.
@@ -57,6 +59,7 @@ def operator(
     ... def scale(x, factor):
     ...     return x * factor
     """
+    _check_type(type, n_outputs)
 
     def register(function: Function) -> Function:
         class Custom(Record[T]):
@@ -78,7 +81,7 @@ def operator(
                         f"its function returned {len(results)} arrays, expected {n_outputs}; the "
                         f"graph has {self.n_outputs} outputs"
                     )
-                results = [np.asarray(r) for r in results]
+                results = [_as_array(r) for r in results]
                 return tuple(
                     TensorSpec(r.shape, r.dtype, r if self.data_dependent else None)
                     for r in results
@@ -104,6 +107,29 @@ def operator(
         return function
 
     return register
+
+
+def _check_type(type: Any, n_outputs: Any) -> None:
+    """Refuse what no line of a file could name."""
+    if not isinstance(type, str):
+        hint = f"; write @kuiper.operator('type') above {type.__name__}" if callable(type) else ""
+        raise InputError(f"the operator type is {type!r}, expected a string{hint}")
+    if type in ("pnnx.Input", "pnnx.Output") or type.split() != [type]:
+        raise InputError(
+            f"the operator type is {type!r}, expected one word other than pnnx.Input and "
+            "pnnx.Output"
+        )
+    if isinstance(n_outputs, bool) or not hasattr(n_outputs, "__index__") or n_outputs < 1:
+        raise InputError(f"n_outputs is {n_outputs!r}, expected an integer of at least 1")
+
+
+def _as_array(result: Any) -> np.ndarray:
+    """Return a result as an array; refuse None and what holds no numbers."""
+    array = np.asarray(result)
+    if array.dtype.kind not in "biufc":
+        kind = result.__class__.__name__
+        raise ShapeError(f"its function returned a value of type {kind}, expected an array")
+    return array
 
 
 def _check_is_same(type: str, first: Callable[..., Any] | None, second: Callable[..., Any]) -> None:
