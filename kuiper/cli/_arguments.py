@@ -13,6 +13,7 @@ __all__ = [
     "HelpFormatter",
     "add_model",
     "add_output",
+    "add_plugin",
     "add_preprocessing",
     "divisors",
     "fraction",
@@ -126,14 +127,19 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     add("model", metavar="MODEL", help="a .pnnx.param file, or the name of a bundled model")
     add("--bin", metavar="FILE", help="the weights (default: the .bin file beside MODEL)")
     add("--check", action="store_true", help="compare the weights with their checksums first")
-    add(
+    add_plugin(parser)
+    add("--no-optimize", action="store_true", help="run the operators of the file, without passes")
+
+
+def add_plugin(parser: argparse.ArgumentParser) -> None:
+    """Add the option for Python files that define operators or functions."""
+    parser.add_argument(
         "--plugin",
         action="append",
         default=[],
         metavar="FILE.py",
-        help="a Python file to run first, which defines operators with @kuiper.operator",
+        help="a Python file to run first, which defines operators or functions of expressions",
     )
-    add("--no-optimize", action="store_true", help="run the operators of the file, without passes")
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:

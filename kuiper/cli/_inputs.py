@@ -31,6 +31,7 @@ __all__ = [
     "read_array",
     "read_arrays",
     "read_inputs",
+    "run_plugins",
 ]
 
 ARRAY_SUFFIXES = (".npy", ".npz")
@@ -46,10 +47,15 @@ def _model_path(options: argparse.Namespace) -> Path:
     return find_model(options.model)
 
 
-def load_graph(options: argparse.Namespace) -> kuiper.ir.Graph:
-    """Load the graph that `options.model` names, after the plugins have run."""
+def run_plugins(options: argparse.Namespace) -> None:
+    """Run the Python files that define operators and functions."""
     for plugin in options.plugin:
         runpy.run_path(plugin)
+
+
+def load_graph(options: argparse.Namespace) -> kuiper.ir.Graph:
+    """Load the graph that `options.model` names, after the plugins have run."""
+    run_plugins(options)
     return kuiper.load_graph(_model_path(options), options.bin, check_crc=options.check)
 
 

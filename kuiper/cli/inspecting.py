@@ -16,6 +16,7 @@ from kuiper.cli._arguments import (
     Commands,
     add_model,
     add_output,
+    add_plugin,
     add_shape,
     fraction,
     new_command,
@@ -30,6 +31,7 @@ from kuiper.cli._inputs import (
     random_inputs,
     read_array,
     read_arrays,
+    run_plugins,
 )
 from kuiper.ir.dtypes import from_numpy
 from kuiper.ir.view import BufferKind
@@ -93,6 +95,7 @@ example: kuiper expr "add(@0,mul(@1,2))" 1 [2,3]
     add = parser.add_argument
     add("values", nargs="*", default=[], metavar="VALUE", help="values of the operands")
     parser.add_argument("--ncnn", action="store_true", help="EXPR is in ncnn's language of shapes")
+    add_plugin(parser)
     parser.add_argument("--svg", metavar="FILE", help="write a picture of the tree")
     parser.add_argument("--dot", metavar="FILE", help="write the tree for Graphviz")
     add_output(parser, threads=False)
@@ -514,6 +517,7 @@ def expr(options: argparse.Namespace, console: Console) -> int:
     """Print the parts and the value of an expression."""
     from kuiper import expression
 
+    run_plugins(options)
     if options.ncnn:
         return _ncnn(options, console)
     parser = expression.ExpressionParser(options.expression, extended=True)

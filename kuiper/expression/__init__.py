@@ -13,6 +13,7 @@
     promotion, evaluation, scalars    dtypes of results; values of arrays and Python numbers
     folding, lowering           tree -> value, float32 program or deferred tree
     compiled    an expression as a function of arrays
+    custom      functions that users define
     text, drawing               tree -> infix text, outline, Graphviz, SVG
     ncnn        the dialect of ncnn, and the translation in both directions
 
@@ -26,13 +27,15 @@ from typing import TYPE_CHECKING
 from kuiper._support.lazy import lazy_names
 from kuiper.expression.evaluation import evaluate
 from kuiper.expression.folding import Deferred, fold
+from kuiper.expression.functions import CUSTOM, EXTENDED
 from kuiper.expression.lowering import ElementwiseProgram
 from kuiper.expression.syntax import MAX_DEPTH, ExpressionParser, Tokenizer
 from kuiper.expression.tokens import Token, TokenType
-from kuiper.expression.tree import Call, List, Literal, Node, Ref, compact, inline
+from kuiper.expression.tree import Call, CustomCall, List, Literal, Node, Ref, compact, inline
 
 if TYPE_CHECKING:
     from kuiper.expression.compiled import CompiledExpression, compile
+    from kuiper.expression.custom import function
     from kuiper.expression.drawing import to_dot, to_svg
     from kuiper.expression.text import infix, outline
 
@@ -40,6 +43,7 @@ __all__ = [
     "MAX_DEPTH",
     "Call",
     "CompiledExpression",
+    "CustomCall",
     "Deferred",
     "ElementwiseProgram",
     "ExpressionParser",
@@ -54,6 +58,7 @@ __all__ = [
     "compile",
     "evaluate",
     "fold",
+    "function",
     "infix",
     "inline",
     "outline",
@@ -67,6 +72,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "CompiledExpression": "kuiper.expression.compiled",
         "compile": "kuiper.expression.compiled",
+        "function": "kuiper.expression.custom",
         "infix": "kuiper.expression.text",
         "outline": "kuiper.expression.text",
         "to_dot": "kuiper.expression.drawing",
@@ -80,7 +86,9 @@ __getattr__, __dir__ = lazy_names(
 LONGEST_KEPT = 200
 
 
-def parse(text: str, n_operands: int | None = None, *, extended: bool = False) -> Node:
+def parse(
+    text: str, n_operands: int | None = None, *, extended: bool = False, custom: bool = True
+) -> Node:
     """Parse an expression of a file.
 
     Parameters
@@ -91,6 +99,8 @@ def parse(text: str, n_operands: int | None = None, *, extended: bool = False) -
         one word is that word, even if it names a function (``expr=max`` is the key of a dict).
     extended : bool, default False
         Accept the activations that graph passes fuse into expressions.
+    custom : bool, default True
+        Accept the functions that users have defined, in the stead of built-in ones too.
 
     Returns
     -------
@@ -102,11 +112,11 @@ def parse(text: str, n_operands: int | None = None, *, extended: bool = False) -
         If the text is not an expression.
     """
     read = _kept if len(text) <= LONGEST_KEPT else _parse
-    return read(text, n_operands, extended)
+    return read(text, n_operands, extended, custom)
 
 
-def _parse(text: str, n_operands: int | None, extended: bool) -> Node:
-    parser = ExpressionParser(text, extended=extended)
+def _parse(text: str, n_operands: int | None, extended: bool, custom: bool = True) -> Node:
+    parser = ExpressionParser(text, extended=extended, custom=custom)
     if n_operands == 0 and len(parser.tokens) == 1 and parser.tokens[0].type is TokenType.NAME:
         return parser.leaf(parser.tokens[0])
     tree = parser.parse()
@@ -118,3 +128,38 @@ def _parse(text: str, n_operands: int | None, extended: bool) -> Node:
 
 
 _kept = lru_cache(maxsize=100)(_parse)
+
+
+def forget_parsed() -> None:
+    """Empty the cache of trees, since the functions of users have changed."""
+    _kept.cache_clear()
+
+
+def built_in(text: str) -> str | Node:
+    """Return an expression of a pass, whose functions are the built-in ones, for a parameter.
+
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    str or Node
+        The text, unless users have replaced a built-in function, which it may name.
+    """
+    return text if CUSTOM.keys().isdisjoint(EXTENDED) else parse(text, custom=False)
+
+
+def stored(tree: Node) -> str | Node:
+    """Return a tree that a pass has changed, for a parameter.
+
+    Parameters
+    ----------
+    tree : Node
+
+    Returns
+    -------
+    str or Node
+        Its text, unless users have replaced a built-in function: then it may mean another tree.
+    """
+    return str(tree) if CUSTOM.keys().isdisjoint(EXTENDED) else tree

@@ -17,7 +17,7 @@ import numpy as np
 from kuiper.errors import ExpressionError
 from kuiper.expression.functions import EXTENDED, Function
 from kuiper.expression.promotion import CASTS, is_number, result_dtype
-from kuiper.expression.tree import Call, Literal, Node, Ref
+from kuiper.expression.tree import Call, CustomCall, Literal, Node, Ref
 
 __all__ = ["apply", "evaluate", "size"]
 
@@ -48,6 +48,8 @@ def evaluate(tree: Node, operands: Sequence[Any]) -> Any:
             return node.value
         if isinstance(node, Ref):
             return operand(node, operands)
+        if isinstance(node, CustomCall):
+            return node.function(node, values)
         return call(node, values) if isinstance(node, Call) else values
 
     return tree.transform(visit)

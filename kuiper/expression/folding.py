@@ -19,7 +19,7 @@ from kuiper.errors import ExpressionError
 from kuiper.expression import evaluation
 from kuiper.expression.lowering import ElementwiseProgram, lower
 from kuiper.expression.promotion import FLOAT32, is_number, result_dtype
-from kuiper.expression.tree import Call, Literal, Node, Ref
+from kuiper.expression.tree import Call, CustomCall, Literal, Node, Ref
 
 __all__ = ["Deferred", "broadcast", "fold"]
 
@@ -125,13 +125,17 @@ def fold(tree: Node, operands: Sequence[Any]) -> Any:
     if kinds is not None and isinstance(result, ElementwiseProgram | Deferred):
         if tree.folded is None:
             tree.folded = {}
-        if not any(isinstance(n, Call) and n.name in _READS_SHAPES for n in tree.preorder()):
+        if not any(map(_reads_shapes, tree.preorder())):
             tree.folded[kinds] = result
     return result
 
 
 # Functions whose results depend on the extents of tensors, and not only on their ranks.
 _READS_SHAPES = frozenset(["size", "int"])
+
+
+def _reads_shapes(node: Node) -> bool:
+    return isinstance(node, CustomCall) or (isinstance(node, Call) and node.name in _READS_SHAPES)
 
 
 def _with_shape(found: ElementwiseProgram | Deferred, shape: tuple[int, ...]) -> Any:
@@ -144,6 +148,12 @@ def _with_shape(found: ElementwiseProgram | Deferred, shape: tuple[int, ...]) ->
 def _kind(tensor: Any) -> tuple[Any, int]:
     """Return what the program of an expression depends on; 0-d tensors promote otherwise."""
     return tensor.dtype, len(tensor.shape)
+
+
+def _zeros(symbol: _Symbol) -> np.ndarray:
+    zeros = np.zeros(symbol.shape, symbol.dtype)
+    zeros.flags.writeable = False  # as are the arrays of a run
+    return zeros
 
 
 class _Folder:
@@ -162,6 +172,8 @@ class _Folder:
             if is_static(value):
                 return value
             return _Symbol(node, tuple(value.shape), np.dtype(value.dtype))
+        if isinstance(node, CustomCall):
+            return self.custom_call(node, values)
         return self.call(node, values) if isinstance(node, Call) else values
 
     def call(self, node: Call, values: list[Any]) -> Any:
@@ -185,6 +197,16 @@ class _Folder:
         if node.name == "int":
             shape = ()
         return _Symbol(node.with_children([self.residual(v) for v in values]), shape, dtype)
+
+    def custom_call(self, node: CustomCall, values: list[Any]) -> Any:
+        """Apply a user's function to zeros for the tensors whose values are unknown."""
+        known = [_zeros(v) if isinstance(v, _Symbol) else v for v in values]
+        result = node.function(node, known)
+        if not any(isinstance(value, _Symbol) for value in values):
+            return result
+        children = [self.residual(v) for v in values]
+        plan = (result.shape, result.dtype)
+        return _Symbol(node.with_plan(children, *plan), *plan)
 
     def residual(self, value: Any) -> Node:
         """Return the tree that computes a value in the expression after folding."""

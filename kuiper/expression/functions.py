@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CAST", "EXTENDED", "FUNCTIONS", "PNNX", "Function"]
+__all__ = ["CAST", "CUSTOM", "EXTENDED", "FUNCTIONS", "PNNX", "Function"]
 
 # Classes of dtypes, as sets of numpy's kinds.  Where a class has no integers, these become float32.
 ALL = "biufc"
@@ -344,3 +344,6 @@ CAST = Function("cast", vector=())
 PNNX: dict[str, Function] = {row.name: row for row in _PNNX_ROWS}
 EXTENDED: dict[str, Function] = PNNX | {row.name: row for row in _EXTENDED_ROWS}
 FUNCTIONS: dict[str, Function] = {"copy": _COPY} | EXTENDED
+
+# The functions that users have defined (:mod:`kuiper.expression.custom`), by name.
+CUSTOM: dict[str, Any] = {}

@@ -9,10 +9,10 @@ Both parsers are loops with an explicit stack; nesting is limited to `MAX_DEPTH`
 """
 
 from kuiper.errors import ExpressionError
-from kuiper.expression.functions import CAST, EXTENDED, PNNX
+from kuiper.expression.functions import CAST, CUSTOM, EXTENDED, PNNX
 from kuiper.expression.promotion import CASTS
 from kuiper.expression.tokens import Token, TokenType
-from kuiper.expression.tree import Call, List, Literal, Ref
+from kuiper.expression.tree import Call, CustomCall, List, Literal, Ref
 
 MAX_DEPTH = 1000
 
@@ -189,6 +189,8 @@ cdef class ExpressionParser:
     text : str
     extended : bool, default False
         Accept the activations that graph passes fuse into expressions; files contain none.
+    custom : bool, default True
+        Accept the functions that users have defined.
 
     Attributes
     ----------
@@ -213,10 +215,12 @@ cdef class ExpressionParser:
     cdef readonly str text
     cdef readonly tuple tokens
     cdef dict vocabulary
+    cdef dict custom
     cdef object tree
 
-    def __init__(self, str text not None, *, bint extended=False):
+    def __init__(self, str text not None, *, bint extended=False, bint custom=True):
         self.text = text
+        self.custom = CUSTOM if custom else {}
         self.vocabulary = EXTENDED_VOCABULARY if extended else PNNX_VOCABULARY
         self.tokens = Tokenizer(text).tokens
         self.tree = None
@@ -276,7 +280,11 @@ cdef class ExpressionParser:
     cdef bint is_operator(self, Py_ssize_t i):
         """Tell whether token `i` is an operator; the name of a dtype without brackets is not."""
         cdef object token = self.tokens[i]
-        if token.type is not NAME or token.text not in self.vocabulary:
+        if token.type is not NAME:
+            return False
+        if token.text in self.custom and self.is_called(i):
+            return True
+        if token.text not in self.vocabulary:
             return False
         return self.is_called(i) or token.text not in CASTS
 
@@ -310,7 +318,7 @@ cdef class ExpressionParser:
 
     cdef object call(self, object token, list arguments, Py_ssize_t end):
         """Return the node of an operator, after checking the number and kind of its arguments."""
-        cdef object function = self.vocabulary[token.text]
+        cdef object function = self.function_of(token)
         if not function.min_arity <= len(arguments) <= function.max_arity:
             raise self.error(
                 f"{token.text} takes {function.arity}, got {len(arguments)}", token.start
@@ -321,14 +329,24 @@ cdef class ExpressionParser:
                     f"{argument.value!r} is no operator, reference or number that {token.text} "
                     "could take", argument.start,
                 )
+        if token.text in self.custom:
+            return CustomCall(function, arguments, self.text, token.start, end)
         return Call(token.text, arguments, self.text, token.start, end)
+
+    cdef object function_of(self, object token):
+        """Return the function that a token names: a user's before a built-in one."""
+        cdef object function = self.custom.get(token.text)
+        return self.vocabulary[token.text] if function is None else function
 
     cdef unknown_operator(self, object token):
         from difflib import get_close_matches
 
-        close = get_close_matches(token.text, self.vocabulary, 1)
+        close = get_close_matches(token.text, [*self.custom, *self.vocabulary], 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        return self.error(f"unknown operator {token.text!r}{hint}", token.start)
+        return self.error(
+            f"unknown operator {token.text!r}{hint} (@kuiper.expression.function adds one of your "
+            "own)", token.start,
+        )
 
     # By brackets -------------------------------------------------------------------------------
 
@@ -366,7 +384,7 @@ cdef class ExpressionParser:
                 stack.append(frame)
                 frame = Frame(token, False)
             elif self.is_called(i - 1) and token.type is NAME:
-                if token.text not in self.vocabulary:
+                if token.text not in self.vocabulary and token.text not in self.custom:
                     raise self.unknown_operator(token)
                 stack.append(frame)
                 frame = Frame(token, True)
@@ -406,7 +424,7 @@ cdef class ExpressionParser:
                 stack.pop()
                 stack.append(List(items, self.text, token.start, ends.pop()))
             elif self.is_operator(i):
-                function = self.vocabulary[token.text]
+                function = self.function_of(token)
                 wanted = function.min_arity
                 if wanted != function.max_arity:
                     wanted = self.count_arguments(i, wanted)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from kuiper.expression.functions import EXTENDED
-from kuiper.expression.tree import List, Literal, Node, Ref
+from kuiper.expression.tree import Call, List, Literal, Node, Ref
 
 __all__ = ["infix", "outline"]
 
@@ -52,7 +52,8 @@ def _written(
     texts = [text for text, _ in parts]
     if isinstance(node, List):
         return f"[{', '.join(texts)}]", _ATOM
-    function = EXTENDED.get(node.text)  # None for a cast
+    # None for a cast and for a function of users
+    function = EXTENDED.get(node.text) if isinstance(node, Call) else None
     symbol = None if function is None else function.infix
     if symbol is None:
         return f"{node.text}({', '.join(texts)})", _ATOM

@@ -9,9 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from kuiper.errors import ExpressionError
+from kuiper.errors import ExpressionError, KuiperError
+from kuiper.expression.functions import CUSTOM
 
-__all__ = ["Call", "List", "Literal", "Node", "Ref", "compact", "format_literal", "inline"]
+__all__ = [
+    "Call",
+    "CustomCall",
+    "List",
+    "Literal",
+    "Node",
+    "Ref",
+    "compact",
+    "format_literal",
+    "inline",
+]
 
 T = TypeVar("T")
 
@@ -179,7 +190,7 @@ class Node:
             if isinstance(item, str):
                 out.append(item)
                 continue
-            if not isinstance(item, (Call, List)):
+            if not isinstance(item, (Call, CustomCall, List)):
                 out.append(item.text)
                 continue
             opening, closing = ("[", "]") if isinstance(item, List) else (item.text + "(", ")")
@@ -319,6 +330,72 @@ class Call(Node):
 
     def _key(self) -> tuple[Any, ...]:
         return (Call, self.name, len(self.children))
+
+
+class CustomCall(Node):
+    """A function that a user has defined, and its arguments.
+
+    It is no :class:`Call`, even if its name is that of a built-in function, so that no pass takes
+    it for one.
+
+    Parameters
+    ----------
+    function : kuiper.expression.custom.CustomFunction
+        As it was when the text was parsed.
+    arguments : sequence of Node
+    source : str, optional
+        The text from which it was parsed.
+    start, end : int, optional
+        Its position in `source`.
+    planned : (tuple of int, numpy.dtype), optional
+        Shape and dtype of the result, if folding has found them.
+    """
+
+    __slots__ = ("function", "planned")
+
+    def __init__(
+        self,
+        function: Any,
+        arguments: Sequence[Node],
+        source: str | None = None,
+        start: int | None = None,
+        end: int | None = None,
+        planned: tuple[tuple[int, ...], Any] | None = None,
+    ) -> None:
+        super().__init__(arguments, source, start, end)
+        self.function = function
+        self.planned = planned
+
+    @property
+    def text(self) -> str:
+        return str(self.function.name)
+
+    def with_children(self, children: Sequence[Node]) -> Node:
+        return CustomCall(self.function, children, self.source, self.start, self.end, self.planned)
+
+    def with_plan(self, children: Sequence[Node], shape: tuple[int, ...], dtype: Any) -> Node:
+        """Return the call of other children, whose result must have this shape and dtype."""
+        return CustomCall(
+            self.function, children, self.source, self.start, self.end, (shape, dtype)
+        )
+
+    def _key(self) -> tuple[Any, ...]:
+        return (CustomCall, id(self.function), len(self.children))
+
+    def __reduce__(self) -> Any:
+        # Pickled by name, as functions are.
+        rest = (self.source, self.start, self.end, self.planned)
+        return _custom_call, (self.text, self.children, *rest)
+
+
+def _custom_call(name: str, *arguments: Any) -> CustomCall:
+    """Return a call of the user's function that has a name in this process."""
+    if name not in CUSTOM:
+        raise KuiperError(
+            f"the expression function {name!r} is not defined in this process; run the module "
+            f"that has @kuiper.expression.function({name!r}) before"
+        )
+    return CustomCall(CUSTOM[name], *arguments)
 
 
 class List(Node):

@@ -26,6 +26,7 @@ from kuiper._runtime.executor import ArenaPool
 from kuiper._runtime.weights import WeightCache
 from kuiper._support.memory import memory_text
 from kuiper.errors import OperatorError, ShapeError
+from kuiper.expression.functions import CUSTOM
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import (
     Buffer,
@@ -303,7 +304,9 @@ class Planner:
         ):
             for operand in operator.outputs:  # shape arithmetic: done when shapes were inferred
                 self.values[operand] = self.specs[operand]
-        elif record.is_pure and all(map(_is_empty, map(self.specs.get, operator.outputs))):
+        elif _can_be_skipped(operator) and all(
+            map(_is_empty, map(self.specs.get, operator.outputs))
+        ):
             for operand in operator.outputs:  # no elements, nothing to do
                 spec = self.specs[operand]
                 target = self.targets.get(operand)
@@ -430,6 +433,13 @@ class Planner:
             if buffer.first < 0:
                 buffer.first = number
             buffer.last = number
+
+
+def _can_be_skipped(operator: Operator) -> bool:
+    """Tell whether an operator has nothing to do if its results have no elements."""
+    if CUSTOM and operator.type == "pnnx.Expression":
+        return False  # the result of a user's function may have other shapes for other values
+    return find_record(operator.type).is_pure
 
 
 def _is_empty(spec: Any) -> bool:

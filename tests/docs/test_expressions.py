@@ -7,6 +7,7 @@ import pytest
 import kuiper.expression
 from kuiper.expression import (
     compiled,
+    custom,
     drawing,
     evaluation,
     lowering,
@@ -25,6 +26,7 @@ DOCS = ROOT / "docs" / "expressions.md"
     "module",
     [
         compiled,
+        custom,
         drawing,
         evaluation,
         lowering,

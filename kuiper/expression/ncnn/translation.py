@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from kuiper.errors import ExpressionError
 from kuiper.expression.ncnn.language import AXES, OPERATORS, BlobExtent, parse
-from kuiper.expression.tree import Call, List, Literal, Node, Ref
+from kuiper.expression.tree import Call, CustomCall, List, Literal, Node, Ref
 
 __all__ = ["Source", "Translation", "from_ncnn", "to_ncnn"]
 
@@ -152,6 +152,8 @@ def _to_ncnn(
             if isinstance(child, List):
                 raise child.error("ncnn has no lists inside lists")
         return node.with_children(children)
+    if isinstance(node, CustomCall):
+        raise node.error(f"ncnn has no operator {node.text}")
     if node.text == "size":
         return _extent(node, children, sources, inputs)
     for child in children:

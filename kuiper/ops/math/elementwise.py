@@ -11,6 +11,7 @@ import numpy as np
 from kuiper.errors import ExpressionError, OperatorError, ShapeError
 from kuiper.expression import (
     Call,
+    CustomCall,
     Deferred,
     ElementwiseProgram,
     List,
@@ -84,7 +85,7 @@ def _check_constants(tree: Node) -> None:
         if isinstance(node, Literal):
             return node.value
         if not isinstance(node, Call):
-            return _UNKNOWN if isinstance(node, Ref) else values
+            return values if isinstance(node, List) else _UNKNOWN
         if node.name not in EXTENDED:
             return _UNKNOWN
         if not any(value is _UNKNOWN for value in values):
@@ -114,7 +115,7 @@ def _fold(a: Expression[Any]) -> Any:
     try:
         return fold(_tree(a), [_static_or_spec(v) for v in a.operands])
     except ExpressionError as error:
-        raise ShapeError(str(error)) from None
+        raise ShapeError(str(error)) from error.__cause__
 
 
 @record("pnnx.Expression")
@@ -159,6 +160,8 @@ class Expression(Record[T]):
         tree, operands = _tree(c.a), c.a.operands
         sized: set[int] = set()
         for node in tree.preorder():
+            if isinstance(node, CustomCall):
+                c.refuse()  # it may mix the members
             if isinstance(node, Call) and node.name == "size":
                 tensor = node.children[0]
                 if not isinstance(tensor, Ref):
@@ -276,9 +279,15 @@ def _bind_deferred(b: Binder, result: Deferred, operands: Any) -> None:
         program.finish()
         return
 
+    label = b.operator.label
+
     def run(*arrays: Any) -> Any:
         from kuiper.expression import evaluate
 
-        return np.asarray(evaluate(result.tree, arrays), result.dtype)
+        try:
+            return np.asarray(evaluate(result.tree, arrays), result.dtype)
+        except ExpressionError as error:
+            raise OperatorError(f"{label}: {error}") from error.__cause__
 
-    b.python(run, inputs, [b.output()])
+    is_custom = any(isinstance(node, CustomCall) for node in result.tree.preorder())
+    b.python(run, inputs, [b.output()], quiet=not is_custom)

@@ -101,7 +101,7 @@ class YoloDetect(Record[T]):
             scores = scores.view((n, height, width, n_anchors, level.n_outputs))
             scores = scores.permute((0, 3, 1, 2, 4))
             terms = [b.constant(term) for term in _terms(level, height, width)]
-            write_tree(b, parse(_BOXES), [scores, *terms], boxes.view(scores.shape))
+            write_tree(b, parse(_BOXES, custom=False), [scores, *terms], boxes.view(scores.shape))
 
 
 def _pack_level(level: _Level, n_threads: int, memory: np.ndarray) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from kuiper.expression import built_in
 from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
 from kuiper.passes.optimize.match import is_float32, only_reader, take_over_output
@@ -129,5 +130,5 @@ def _as_arithmetic(graph: Graph, specs: Any, norm: Operator) -> None:
         constants.append(operand)
     graph.add_operator(
         "pnnx.Expression", name, [x, *constants], [result],
-        params={"expr": "add(mul(@0,@1),@2)"}, location=location,
+        params={"expr": built_in("add(mul(@0,@1),@2)")}, location=location,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kuiper.expression import Call, Node, Ref, compact, parse
+from kuiper.expression import Call, Node, Ref, compact, parse, stored
 from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.ops.product.geometry import Geometry
 from kuiper.passes.optimize.eliminate import eliminate_dead
@@ -238,7 +238,7 @@ def _shorten(graph: Graph, op: Operator, summands: Sequence[Node], merged: set[i
         for summand in left[1:]:
             tree = Call("add", [tree, summand])
         tree, operands = compact(tree, op.inputs)
-        op.params = {"expr": str(tree)}
+        op.params = {"expr": stored(tree)}
         graph.set_inputs(op, operands)
     for producer in producers:
         graph.remove_operator(producer)

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kuiper.expression import Node, Ref, inline, parse
+from kuiper.expression import CustomCall, Node, Ref, inline, parse
+from kuiper.expression.functions import CUSTOM
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
 from kuiper.ops import function_of, record_or_none
@@ -63,13 +64,22 @@ def _is_elementwise(op: Operator, specs: dict[Operand, Any]) -> bool:
     if not all(is_float32(operand, specs) for operand in op.inputs):
         return False
     if op.type == "pnnx.Expression":
-        return len(op.inputs) > 0
+        return len(op.inputs) > 0 and not _calls_custom_function(op)
     record = record_or_none(op.type)
     if record is None:
         return False
     if record.activation is not None:
         return len(op.inputs) == 1
     return _formula(op, specs) is not None
+
+
+def _calls_custom_function(op: Operator) -> bool:
+    """Tell whether numpy evaluates an expression, since a user has defined one of its functions."""
+    if not CUSTOM:
+        return False
+    expr = op.params["expr"]
+    tree = expr if isinstance(expr, Node) else parse(expr, len(op.inputs))
+    return any(isinstance(node, CustomCall) for node in tree.preorder())
 
 
 def _expression(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence[Operand]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from kuiper.errors import KuiperError
+from kuiper.expression.functions import CUSTOM
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.passes.optimize.match import arguments_of, computes_from, is_float32, only_reader
 
@@ -27,7 +28,7 @@ PIXELS_PER_FILTER = 2
 def fuse_gate(graph: Graph, specs: dict[Operand, Any]) -> None:
     """Let 1x1 convolutions scale their input channels."""
     for op in graph.find("pnnx.Expression"):
-        if op.params.get("expr") not in PRODUCTS or len(op.inputs) != 2:
+        if op.params.get("expr") not in PRODUCTS or len(op.inputs) != 2 or "mul" in CUSTOM:
             continue
         result = op.outputs[0]
         conv = only_reader(result)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kuiper.expression.functions import CUSTOM
 from kuiper.ir import Graph, Operand, Operator, PostOp
 from kuiper.ops import record_or_none
 from kuiper.passes.optimize.fuse_activation import try_fuse_activation
@@ -27,7 +28,7 @@ def fuse_residual(graph: Graph, specs: dict[Operand, Any]) -> None:
     """Fuse residual sums and the activations that follow them."""
     position = {op: i for i, op in enumerate(graph.topological_order())}
     for op in graph.find("pnnx.Expression"):
-        if op.params.get("expr") not in SUMS or len(op.inputs) != 2:
+        if op.params.get("expr") not in SUMS or len(op.inputs) != 2 or "add" in CUSTOM:
             continue
         result = op.outputs[0]
         candidates = [

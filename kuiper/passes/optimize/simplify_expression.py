@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kuiper.expression import Call, Literal, Node, Ref, compact, parse
+from kuiper.expression import Call, Literal, Node, Ref, compact, parse, stored
 from kuiper.ir import Graph, Operand
 from kuiper.passes.optimize.match import is_float32, same_shape
 
@@ -38,7 +38,7 @@ def simplify_expression(graph: Graph, specs: dict[Operand, Any]) -> None:
             graph.replace_uses(op.outputs[0], operands[0])
             graph.remove_operator(op)
         elif not isinstance(simpler, Ref):
-            op.params = {"expr": str(simpler)}
+            op.params = {"expr": stored(simpler)}
             graph.set_inputs(op, operands)
 
 

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from kuiper.expression import built_in
 from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
 from kuiper.passes.optimize.match import arguments_of
@@ -182,7 +183,7 @@ class _Layer:
         )
 
     def sum(self, x: Operand, y: Operand, part: str, result: Operand | None = None) -> Operand:
-        params = {"expr": "add(@0,@1)"}
+        params = {"expr": built_in("add(@0,@1)")}
         return self.add("pnnx.Expression", part, [x, y], self.shape, params=params, result=result)
 
     def add(

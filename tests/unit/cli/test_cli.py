@@ -22,6 +22,7 @@ from kuiper.cli._app import EXIT_CODES, build_parser
 from kuiper.cli._console import Console, bytes_text, count_text
 from kuiper.cli.completing import subcommands
 from kuiper.cli.inspecting import difference
+from kuiper.expression.functions import CUSTOM
 from kuiper.planning.plan_cache import PlanCache
 
 from ...support.process import PACKAGES, output_of, python_environment, run_python
@@ -648,6 +649,23 @@ def test_expr(run):
         "\n"
         "value  [5. 7.]\n"
     )
+
+
+def test_expr_with_a_function_of_a_plugin(run, run_json, tmp_path):
+    plugin = tmp_path / "functions.py"
+    plugin.write_text(
+        "import kuiper\n@kuiper.expression.function('cli_twice', replace=True)\n"
+        "def twice(x):\n  return x * 2\n"
+    )
+    try:
+        (facts,) = run_json("expr", "add(cli_twice(@0),1)", "[1,2]", "--plugin", plugin)
+    finally:
+        del CUSTOM["cli_twice"]
+    assert facts["value"] == [3, 5]
+    assert facts["infix"] == "cli_twice(@0) + 1"
+    code, _, err = run("expr", "cli_twise(@0)")
+    assert code == 3
+    assert "@kuiper.expression.function adds one of your own" in err
 
 
 def test_expr_with_files(run_json, tmp_path):
