@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -76,6 +78,13 @@ def _cpus(ray: Any) -> float:
     return ray.cluster_resources().get("CPU", 1)
 
 
+def _knock(address: str | None) -> None:
+    """Raise OSError if no program listens at HOST:PORT; Ray would try for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
 def connected(address: str | None) -> Any:
     """Return the module of Ray, connected to a cluster; see :func:`run`."""
     try:
@@ -86,12 +95,14 @@ def connected(address: str | None) -> Any:
             "the engine ray needs Ray, which is not installed: pip install 'kuiper-runtime[ray]'"
         ) from error
     if not ray.is_initialized():
+        address = address or os.environ.get("RAY_ADDRESS")
         try:
+            _knock(address)
             # Only an existing cluster: one that Ray starts itself listens on every interface.
             ray.init(address=address or "auto", log_to_driver=False, logging_level="warning")
-        except ConnectionError as error:
+        except (ConnectionError, TimeoutError, socket.gaierror) as error:
             raise DatasetError(
-                f"no Ray cluster answers at {address or 'RAY_ADDRESS or on this machine'}: "
+                f"no Ray cluster answers at {address or 'this machine'}: "
                 f"{error}; start one by `ray start --head`, or use the engine local"
             ) from error
     return ray

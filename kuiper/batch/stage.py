@@ -6,9 +6,11 @@ import hashlib
 import os
 import platform
 import runpy
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from kuiper.errors import InputError
 from kuiper.pnnx import _bin_paths
 from kuiper.vision.model_zoo import BUNDLED, find_model
 
-__all__ = ["NETWORKS_KEPT", "Stage", "at_least_1", "filled"]
+__all__ = ["NETWORKS_KEPT", "Stage", "assigned_threads", "at_least_1", "filled"]
 
 # Networks that a process keeps loaded.  Engines make a stage anew from its pickled form for every
 # task, and only this cache outlives the task.
@@ -41,6 +43,18 @@ def at_least_1(name: str, value: Any) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
         raise InputError(f"{name} is {value!r}, expected an integer of at least 1")
     return int(value)
+
+
+def assigned_threads() -> int:
+    """Return how many threads the running task may use."""
+    # Ray uses a process for tasks with other numbers of processors than it was started with.
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        with suppress(AssertionError, AttributeError):  # in the driver, which is assigned none
+            processors = ray.get_runtime_context().get_assigned_resources().get("CPU")
+            if processors:
+                return max(1, int(processors))
+    return kuiper.get_num_threads()
 
 
 class Stage:
@@ -63,9 +77,9 @@ class Stage:
         Rows in one run of the model; by default as many as have the size of four pictures of 224 x
         224 pixels, at most 32.
     threads : int, optional
-        Runs at the same time, on one thread each; by default :func:`kuiper.get_num_threads` of the
-        process, which obeys the number of processors that Ray, Spark and Dask assign
-        (``OMP_NUM_THREADS``).
+        Runs at the same time, on one thread each; by default as many as Ray has assigned processors
+        to the task, elsewhere :func:`kuiper.get_num_threads`, which reads the number that Spark and
+        Dask assign (``OMP_NUM_THREADS``).
     plugins : sequence of str or os.PathLike, default=()
         Python files to run before the model is loaded, which define operators by
         :func:`kuiper.operator`.
@@ -292,7 +306,7 @@ class Stage:
             [values[start : start + step] for values in columns]
             for start in range(0, frame.n_rows, step)
         ]
-        threads = min(self.threads or kuiper.get_num_threads(), len(chunks))
+        threads = min(self.threads or assigned_threads(), len(chunks))
         if threads == 1:
             return _joined([self._run(network, chunk) for chunk in chunks])
         with ThreadPoolExecutor(threads) as pool:

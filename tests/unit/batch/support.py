@@ -32,6 +32,8 @@ import kuiper
 def harm(x):
     marker = Path(os.environ["HARM_MARKER"])
     what, row = os.environ["HARM"].split()
+    if what.endswith("-slowly"):
+        time.sleep(0.3)
     if float(row) in x[:, 0] and (what.endswith("-always") or not marker.exists()):
         marker.touch()
         if what.startswith("kill-worker"):
