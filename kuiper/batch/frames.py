@@ -127,10 +127,14 @@ class _Pandas:
         return _Pandas(self._frame.iloc[start:stop])
 
     def build(self, kept: Sequence[str], results: Mapping[str, Column]) -> Any:
-        columns = {}
+        import pandas as pd
+
+        columns: dict[str, Any] = {}
         for name, column in results.items():
             values = column.values
             columns[name] = values if values.ndim == 1 else _objects(values)
+            if column.type == "string":  # objects would not tell Dask what to write
+                columns[name] = pd.array(values, dtype="string")
         return self._frame[list(kept)].assign(**columns)
 
 
