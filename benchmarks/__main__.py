@@ -14,6 +14,7 @@ COMMANDS = {
     "kernels": "kernels",
     "elementwise": "elementwise",
     "smoke": "smoke",
+    "batch": "batch",
     "zoo": "zoo.survey",
     "zoo-shapes": "zoo.shapes",
     "zoo-detectors": "zoo.detectors",
