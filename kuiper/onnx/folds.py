@@ -348,6 +348,12 @@ def constant_of_shape(b: Builder, shape: Known, *, value: Any = None) -> Known |
     return made(np.full(b.ints(shape, "shape"), item[0], dtype), dtype)
 
 
+def _mean(array: np.ndarray, **along: Any) -> Any:
+    if array.dtype.kind != "f":
+        return np.mean(array, **along).astype(array.dtype)
+    return np.mean(array, dtype=np.float64, **along)
+
+
 def _reduction(name: str, array: Callable[..., Any]) -> None:
     def compute(
         b: Builder, x: Known, axes: Any = None, *, keepdims: int = 1,
@@ -370,6 +376,7 @@ _reduction("ReduceProd", np.prod)
 _reduction("ReduceSum", np.sum)
 _reduction("ReduceMax", np.max)
 _reduction("ReduceMin", np.min)
+_reduction("ReduceMean", _mean)
 
 
 @fold("CumSum")
@@ -398,6 +405,22 @@ def scatter_nd(
     data = data.copy()
     data[tuple(np.moveaxis(indices.array, -1, 0))] = new
     return made(data, x.dtype)
+
+
+@fold("BatchNormalization")
+def batch_normalization(
+    b: Builder, x: Known, scale: Known, bias: Known, mean: Known, var: Known, *,
+    epsilon: float = 1e-5, training_mode: int = 0, **_: Any,
+) -> Known | None:  # fmt: skip
+    """Standardise weights: in training mode, the mean and the variance are those of the input."""
+    if not training_mode or b.wants(1) or b.wants(2):
+        return None
+    axes = (0, *range(2, x.rank))
+    shape = [1, -1, *[1] * (x.rank - 2)]
+    centred = x.array - x.array.mean(axes, dtype=np.float64, keepdims=True)
+    deviation = np.sqrt(np.square(centred).mean(axes, keepdims=True) + epsilon)
+    factor = scale.array.reshape(shape) / deviation
+    return made(centred * factor + bias.array.reshape(shape), x.dtype)
 
 
 @fold("DequantizeLinear")

@@ -319,8 +319,12 @@ def batch_normalization(
     momentum: float = 0.9, training_mode: int = 0, is_test: int = 1, spatial: int = 1,
     consumed_inputs: Any = None,
 ) -> Any:  # fmt: skip
-    if training_mode or not spatial:
-        raise b.error("is in training mode or not spatial; export the model for inference")
+    if not spatial:
+        raise b.error("is not spatial, which kuiper does not support")
+    if training_mode:
+        if b.wants(1) or b.wants(2):
+            raise b.error("trains; export the model for inference")
+        return _normalized(b, x, scale, bias, epsilon)
     vectors = {"weight": scale, "bias": bias, "running_mean": mean, "running_var": var}
     if all(isinstance(v, Known) and v.dtype == np.float32 for v in vectors.values()):
         rank = max(x.rank - 2, 1)
@@ -331,6 +335,18 @@ def batch_normalization(
                 {key: b.attribute(v) for key, v in vectors.items()},
             )  # fmt: skip
     return b.emit("F.batch_norm", x, **vectors, eps=epsilon)
+
+
+def _normalized(b: Builder, x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
+    """Return a tensor normalised by its own mean and variance, as standardised weights are."""
+    dims = [0, *range(2, x.rank)]
+    mean = b.emit("torch.mean", x, dim=dims, keepdim=True)
+    centred = b.call("sub", b.ref(x), mean)
+    variance = b.emit("torch.mean", b.call("square", centred), dim=dims, keepdim=True)
+    shape = [1, -1, *[1] * (x.rank - 2)]
+    factor, shift = (b.emit("Tensor.reshape", v, shape=shape) for v in (scale, bias))
+    text = f"add(mul(mul(@0,rsqrt(add(@1,{epsilon!r}))),@2),@3)"
+    return b.formula(text, centred, variance, factor, shift)
 
 
 @op("InstanceNormalization")
