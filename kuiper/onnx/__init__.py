@@ -15,6 +15,7 @@
     folds.py        operators on known arrays, in numpy: shape arithmetic
     computed.py     axes and steps that a run computes
     elementwise.py shapes.py windows.py products.py ...   the functions of the operators
+    restore.py      layers that an exporter wrote out; attention_layers.py: attention
 
 An operator is a function with ONNX's signature: inputs by position, attributes by name, the first
 opset of the version in the decorator.  It returns values, not operators: a `Known` if the file

@@ -117,7 +117,10 @@ class Builder:
 
     def _constant(self, value: Known) -> Operand:
         data = {"data": self.attribute(value)}
-        return self._add("pnnx.Attribute", [], [], {}, data, 1)[0].operand
+        name, self._name = self._name, f"{self._name}.constant"
+        found: Ref = self._add("pnnx.Attribute", [], [], {}, data, 1)[0]
+        self._name = name
+        return found.operand
 
     def _open_tensor(self, value: Known) -> Ref:
         """Return a tensor of numbers that follow from the shapes of a run."""

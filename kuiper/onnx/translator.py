@@ -21,6 +21,7 @@ from kuiper.ir.dtypes import DTYPES
 from kuiper.ir.view import TensorSpec
 from kuiper.onnx import registry
 from kuiper.onnx.builder import Builder
+from kuiper.onnx.restore import rewrite
 from kuiper.onnx.tensors import ELEMENTS, TensorReader, element_dtype
 from kuiper.onnx.values import Known, Ref, Undecided
 from kuiper.onnx.wire import (
@@ -250,6 +251,7 @@ class Translator:
         self._add_inputs(scope)
         self.nodes(self.main, scope)
         self._add_outputs(scope)
+        rewrite(self.builder.graph)
         log.debug(
             "kuiper.onnx", "%s: %d nodes, %d operators",
             self.name, len(self.main.nodes), len(self.builder.graph),

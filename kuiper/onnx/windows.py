@@ -383,8 +383,15 @@ def layer_normalization(
         and not b.wants(2)
         and (bias is None or bias.shape == scale.shape)
     ):
+        shape = tuple(extents)
+        if all(isinstance(v, Known) and v.dtype == np.float32 for v in (scale, bias)):
+            return b.module(
+                "nn.LayerNorm", [x],
+                {"normalized_shape": shape, "eps": epsilon, "elementwise_affine": True},
+                {"weight": b.attribute(scale), "bias": b.attribute(bias)},
+            )  # fmt: skip
         return b.emit(
-            "F.layer_norm", x, weight=scale, bias=bias, normalized_shape=tuple(extents), eps=epsilon
+            "F.layer_norm", x, weight=scale, bias=bias, normalized_shape=shape, eps=epsilon
         )
     x = b.ref(x)
     dims = tuple(range(axis, x.rank))
