@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 __all__ = ["FOLDS", "OPERATORS", "Mapping", "find", "fold", "op"]
 
 ONNX = ""  # the domain that files call "" or "ai.onnx"
+KINDS: dict[str, type] = {"int": int, "float": float, "str": str, "int | None": int}
 
 
 class Mapping(NamedTuple):
@@ -36,6 +37,8 @@ class Mapping(NamedTuple):
         The first inputs, which an operator must have.
     keywords : tuple of str
         The attributes that an operator must have.
+    kinds : dict of str to type
+        The types of the attributes that the function annotates as int, float or str.
     """
 
     function: Callable[..., Any]
@@ -44,6 +47,7 @@ class Mapping(NamedTuple):
     inputs: int
     required: tuple[str, ...]
     keywords: tuple[str, ...]
+    kinds: dict[str, type]
 
 
 # By domain and type, in the order of the versions.
@@ -69,6 +73,11 @@ def op(*types: str, since: int = 1, domain: str = ONNX) -> Callable[..., Any]:
             -1 if has_rest else len(given),
             given[: len(given) - len(function.__defaults__ or ())],
             tuple(name for name in keywords if name not in optional),
+            {
+                name: KINDS[kind]
+                for name, kind in function.__annotations__.items()
+                if name in keywords and kind in KINDS
+            },
         )
         for type_ in types:
             versions = OPERATORS.setdefault((domain, type_), [])

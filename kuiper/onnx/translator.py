@@ -331,6 +331,9 @@ class Translator:
         strange = [key for key in arguments if key not in mapping.names]
         if strange:
             raise b.error(f"has the attribute '{strange[0]}', which kuiper does not know")
+        for key, kind in mapping.kinds.items():
+            if key in arguments and not isinstance(arguments[key], kind):
+                raise b.error(f"'{key}' is {arguments[key]!r:.80}, expected {kind.__name__}")
         while inputs and inputs[-1] is None:
             inputs.pop()
         if 0 <= mapping.inputs < len(inputs):

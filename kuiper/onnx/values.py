@@ -26,6 +26,9 @@ from kuiper.ir.dtypes import DTYPES
 __all__ = ["Known", "Ref", "Size", "Undecided", "Value", "numbers", "product"]
 
 
+MAX_LENGTH = 5000  # terms of an expression of extents: those that share a term repeat it
+
+
 class Undecided(UnsupportedOperatorError):
     """The structure of the graph depends on an extent that the file leaves open."""
 
@@ -43,12 +46,18 @@ class Size:
         The value for each trial shape of the inputs, None if it is unknown.
     """
 
-    __slots__ = ("arguments", "name", "probes")
+    __slots__ = ("arguments", "length", "name", "probes")
 
     def __init__(
         self, name: str, arguments: tuple[Any, ...], probes: tuple[Any, ...] | None
     ) -> None:
         self.name, self.arguments, self.probes = name, arguments, probes
+        self.length: int = 1 + sum(a.length for a in arguments if isinstance(a, Size))
+        if self.length > MAX_LENGTH:
+            raise Undecided(
+                f"arithmetic on extents has more than {MAX_LENGTH} terms; fix the extents with "
+                "shapes={...}"
+            )
 
     @property
     def is_count(self) -> bool:

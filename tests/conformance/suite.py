@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["ARCHIVE", "Case", "cases"]
+__all__ = ["ARCHIVE", "Case", "archived", "cases"]
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "onnx_suite.tar.xz"
 MAX_BYTES = 6000  # of the model and the arrays of a test in the archive
@@ -85,10 +85,11 @@ def cases() -> list[Case]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return sorted(_generated())
-    return list(_archived())
+    return list(archived())
 
 
-def _archived() -> Iterator[Case]:
+def archived() -> Iterator[Case]:
+    """Yield the tests of the archive."""
     with tarfile.open(ARCHIVE) as archive:
         contents = {item.name: archive.extractfile(item).read() for item in archive}
     for name, facts in json.loads(contents.pop("index.json")).items():

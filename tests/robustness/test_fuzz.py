@@ -37,7 +37,14 @@ def test_former_findings(path):
 @posix
 @pytest.mark.parametrize(
     ("target", "count"),
-    [("param", 1500), ("bin", 3000), ("expression", 600), ("ncnn", 1000), ("model", 250)],
+    [
+        ("param", 1500),
+        ("bin", 3000),
+        ("expression", 600),
+        ("ncnn", 1000),
+        ("onnx", 1500),
+        ("model", 250),
+    ],
 )
 def test_short_run(target, count):
     outcome = runner.run(target, count, seed=20, patience=60)

@@ -3,7 +3,7 @@
 ::
 
     chance.py        random edits: odd numbers, odd words, cuts and copies of bytes
-    param.py  archive.py  expressions.py  models.py
+    param.py  archive.py  expressions.py  models.py  onnx_models.py
                      one target each: `make` an input, `mutate` one, `check` the result
     runner.py        runs many inputs in a child process; catches, shrinks and saves crashes, hangs
     child.py         the child process

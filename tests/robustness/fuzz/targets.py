@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from . import archive, expressions, models, param
+from . import archive, expressions, models, onnx_models, param
 
 __all__ = ["TARGETS", "Target"]
 
@@ -101,6 +101,7 @@ TARGETS = {
             expressions.check_ncnn,
             _split_bytes,
         ),
+        Target("onnx", onnx_models.make, onnx_models.mutate, onnx_models.check, _split_bytes),
         Target("model", models.make, models.mutate, models.check, _split_model),
     )
 }

@@ -77,7 +77,8 @@ def test_every_missing_operator_is_listed():
         ([node("Cast", "x", "y", "n", to=8)], "node 'n' .Cast.: has strings"),
         ([node("Cast", "x", "y", "n", to=99)], "elements of the unknown type 99"),
         ([node("Transpose", "x", "y", "n", perm=[0, 0])], "perm is"),
-        ([node("Softmax", "x", "y", "n", axis="last")], "node 'n' .Softmax."),
+        ([node("Softmax", "x", "y", "n", axis="last")], "'axis' is 'last', expected int"),
+        ([node("Gather", "x x", "y", "n", axis=1.5)], "'axis' is 1.5, expected int"),
     ],
 )
 def test_messages_name_the_node(nodes, message):
@@ -191,6 +192,14 @@ def test_functions_that_grow_without_end_are_refused():
     )
     with pytest.raises(kuiper.GraphError, match="too many nodes"):
         kuiper.load(model(content, 20, functions, {"local": 1}))
+
+
+def test_arithmetic_on_extents_that_grows_without_end_is_refused():
+    nodes = [node("Size", "x", "s0")]
+    nodes += [node("Mul", f"s{i} s{i}", f"s{i + 1}") for i in range(40)]
+    content = graph(nodes, [value("x", np.float32, ("n", "m"))], [value("s40", np.int64)])
+    with pytest.raises(kuiper.UnsupportedOperatorError, match="more than 5000 terms"):
+        kuiper.load(model(content))
 
 
 def test_half_precision_is_computed_in_float32_and_returned_as_it_is():
