@@ -19,7 +19,7 @@ NEEDS = {
     "golden": ("torch", "pnnx"),
     "huggingface": ("torch", "pnnx", "transformers"),
     "notebook": ("cv2",),
-    "onnxruntime": ("onnx", "onnxruntime", "pnnx"),
+    "onnxruntime": ("onnx", "onnxruntime"),
     "ultralytics": ("cv2", "torch", "pnnx", "ultralytics"),
 }
 
@@ -52,11 +52,9 @@ def run(tmp_path, monkeypatch):
 
 
 def make_onnx():
-    """Convert the ONNX file that the page speaks of."""
+    """Write the ONNX file that the page speaks of."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
-
-    from kuiper.cli import main
 
     rng = np.random.default_rng(0)
     weight = numpy_helper.from_array(rng.normal(size=(4, 3, 3, 3)).astype(np.float32), "w")
@@ -69,8 +67,6 @@ def make_onnx():
     graph = helper.make_graph(nodes, "net", [x], [y], [weight])
     opset = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), "model.onnx")
-    command = re.search(r"^kuiper (export .*)$", (HOWTO / "onnxruntime.md").read_text(), re.M)
-    assert main(command[1].split()) == 0
 
 
 def test_each_page_is_run_and_listed():
