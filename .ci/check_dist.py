@@ -12,7 +12,7 @@ from pathlib import Path
 WHEEL_LIMIT_BYTES = 4_000_000
 WHEEL_FILES = re.compile(
     r"kuiper/([a-z_0-9]+/)*([A-Za-z_0-9]+\.pyi?|py\.typed|[A-Za-z_0-9.-]+\.(so|pyd))"
-    r"|kuiper/report/page\.(css|js)"
+    r"|kuiper/report/page\.(css|js)|kuiper/serving/page\.html"
     r"|kuiper_runtime-[^/]+\.dist-info/"
     r"(METADATA|WHEEL|RECORD|top_level\.txt|entry_points\.txt|licenses/(LICENSE|NOTICE))"
 )
@@ -20,6 +20,7 @@ WHEEL_NEEDS = (
     "kuiper/__init__.py",
     "kuiper/py.typed",
     "kuiper/report/page.js",
+    "kuiper/serving/page.html",
     "licenses/LICENSE",
     "licenses/NOTICE",
 )

@@ -18,6 +18,7 @@ FLOORS = {
     "": [
         ("__main__", "python -m kuiper"),
         ("cli", "the command line"),
+        ("serving", "an inference server"),
         ("batch", "data of any size: columns in, columns out, on processes or a cluster"),
         ("report vision", "a page of HTML about a model; photos in, labels, boxes, masks out"),
         ("__init__", "the public names"),

@@ -368,6 +368,31 @@ class Model:
             specs.append(TensorSpec(extents, info.dtype))
         return specs
 
+    def with_threads(self, threads: int | None) -> Model:
+        """Return the same model with another number of threads.
+
+        Both share the graph, the packed weights, the plans and the memory of runs.
+
+        Parameters
+        ----------
+        threads : int or None
+            Number of threads of a run; None for that of :func:`get_num_threads`.
+
+        Returns
+        -------
+        Model
+
+        Raises
+        ------
+        InputError
+            If `threads` is not an integer from 1 to 256.
+        """
+        threads = None if threads is None else thread_settings.check_num_threads(threads)
+        other: Model = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, threads=threads)
+        other._options = {**self._options, "threads": threads}
+        return other
+
     @property
     def _n_threads(self) -> int:
         return self.threads or thread_settings.get_num_threads()

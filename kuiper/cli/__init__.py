@@ -10,6 +10,7 @@
     measuring      run, bench, profile
     pictures       classify, detect, segment
     datasets       run-dataset
+    serving        serve
     exporting      export
     listing        operators, config
     completing     completion

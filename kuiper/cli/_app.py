@@ -20,6 +20,7 @@ from kuiper.cli import (
     measuring,
     pictures,
     quantizing,
+    serving,
 )
 from kuiper.cli._arguments import HelpFormatter
 from kuiper.cli._console import Console
@@ -50,7 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     parser.set_defaults(commands=commands)
     for module in (
-        inspecting, measuring, pictures, datasets, exporting, quantizing, listing, completing
+        inspecting, measuring, pictures, datasets, serving, exporting, quantizing, listing,
+        completing,
     ):  # fmt: skip
         module.add_commands(commands)
     return parser

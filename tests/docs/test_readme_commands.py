@@ -20,6 +20,9 @@ NOT_RUN = {
     "python3 -m venv .venv && .venv/bin/pip install -v": ".ci/run does, word for word",
     "python3 -m venv .venv && .venv/bin/pip install -e": ".ci/run does, word for word",
     "pip install pnnx torch": "installs packages",
+    'pip install "kuiper-runtime[serve]"': "installs packages",
+    "kuiper serve": "runs until a signal; tests/serving starts such servers",
+    "curl --data-binary": "needs that server; tests/serving/test_http.py sends the same",
     "python examples/video.py 0": "opens a camera; test_programs.py has the program with a file",
 }
 # Commands that need packages besides OpenCV.

@@ -111,7 +111,8 @@ def test_every_command_has_help(capsys):
     commands = all_commands()
     assert set(commands) == {
         "info", "check", "expr", "graph", "run", "bench", "profile", "classify", "detect",
-        "segment", "run-dataset", "export", "quantize", "operators", "config", "completion",
+        "segment", "run-dataset", "serve", "export", "quantize", "operators", "config",
+        "completion",
     }  # fmt: skip
     for name, (summary, _) in commands.items():
         assert summary
