@@ -20,6 +20,7 @@ cdef struct rows_to_bytes_t:
     ref_t factors                # (rows,), float32
     Py_ssize_t rows
     Py_ssize_t depth
+    Py_ssize_t width             # 4 * quads
     Py_ssize_t x_stride          # row strides, in elements
     Py_ssize_t y_stride
 
@@ -42,6 +43,7 @@ cdef class QuantizeRowsStep(Step):
         self.p.kernels = active()
         self.p.x, self.p.y, self.p.factors = self.ref(x), self.ref(y), self.ref(factors)
         self.p.rows, self.p.depth = x.shape
+        self.p.width = y.shape[1]
         self.p.x_stride, self.p.y_stride = x.strides[0], y.strides[0]
         self.run = quantize_rows_run
         self.params = &self.p
@@ -65,7 +67,7 @@ cdef void quantize_rows_run(
     cdef Py_ssize_t last = shard_start(p.rows, shard + 1, n_shards)
     p.kernels.f32_quantize_rows(
         <const float*> at(slots, p.x) + first * p.x_stride, p.x_stride, last - first, p.depth,
-        <uint8_t*> at(slots, p.y) + first * p.y_stride, p.y_stride,
+        <uint8_t*> at(slots, p.y) + first * p.y_stride, p.y_stride, p.width,
         <float*> at(slots, p.factors) + first,
     )
 

@@ -41,7 +41,7 @@ cdef int largest_magnitude(const float* x, Py_ssize_t n) noexcept nogil:
 
 cdef void f32_quantize_rows(
     const float* x, Py_ssize_t x_row, Py_ssize_t rows, Py_ssize_t n, uint8_t* y, Py_ssize_t y_row,
-    float* factors,
+    Py_ssize_t width, float* factors,
 ) noexcept nogil:
     cdef vf32 scale, zero = splat(BYTE_ZERO)
     cdef Py_ssize_t i, k
@@ -64,7 +64,7 @@ cdef void f32_quantize_rows(
             k = n
         else:  # all zero, or not finite, which makes all results of the row NaN
             factors[i] = 0.0 if top < INFINITY_BITS else NAN
-        memset(y + k, BYTE_ZERO, y_row - k)
+        memset(y + k, BYTE_ZERO, width - k)
         x += x_row
         y += y_row
 

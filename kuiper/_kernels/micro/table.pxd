@@ -203,14 +203,14 @@ ctypedef void (*u8s8_gemm_fn)(
 #
 #     x[i * x_row + k] = (y[i * y_row + k] - BYTE_ZERO) * factors[i], nearly
 #
-# for k < n; the rest of a row of y is BYTE_ZERO.  The largest magnitude of a row becomes 127.  The
+# for k < n; for n <= k < width y is BYTE_ZERO.  The largest magnitude of a row becomes 127.  The
 # factor of a row with an infinity or NaN is NaN.
 cdef enum:
     BYTE_ZERO = 128
 
 ctypedef void (*quantize_rows_fn)(
     const float* x, Py_ssize_t x_row, Py_ssize_t rows, Py_ssize_t n, uint8_t* y, Py_ssize_t y_row,
-    float* factors,
+    Py_ssize_t width, float* factors,
 ) noexcept nogil
 
 # f32_gemm[1] for one tap and ROW_PANELS panels `stride` floats apart, without residual or bounds:

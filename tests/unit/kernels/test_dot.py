@@ -87,7 +87,11 @@ def quantized_rows(x: np.ndarray, gap: int = 3):
     rows, depth = x.shape
     quads = -(-depth // 4)
     bench = Workbench()
-    y, factors = bench.output((rows, 4 * quads), dtype=np.uint8), bench.output((rows,))
+    y, factors = (
+        bench.allocate((rows, 4 * quads), np.uint8, (4 * quads + gap, 1)),
+        bench.output((rows,)),
+    )
+    bench.written.append(y)
     bench.run(QuantizeRowsStep(bench.put(x, (depth + gap, 1)), y, factors))
     got = bench.view(y)
     return got[:, :depth].copy(), bench.view(factors).copy(), got[:, depth:].copy()
