@@ -46,6 +46,9 @@ CHOSEN_ISAS = os.environ.get("KUIPER_ISAS", "")
 # Where code goes that is made from kuiper/expression/functions.py.
 GENERATED = Path("build/generated")
 
+# What Cython writes.
+TRANSLATED = Path("build/cython")
+
 # Compiled modules that later builds with the same settings take, see Build.
 COMPILED = Path("build/compiled")
 
@@ -367,6 +370,63 @@ def extensions() -> list[Extension]:
     return modules
 
 
+def dependencies(source: str) -> set[str] | None:
+    """Return all files that Cython reads for a source; None if this Cython cannot be asked."""
+    try:
+        from Cython.Build.Dependencies import create_dependency_tree
+        from Cython.Compiler.Main import Context
+        from Cython.Compiler.Options import CompilationOptions
+
+        options = CompilationOptions(include_path=[str(GENERATED)])
+        tree = create_dependency_tree(Context.from_options(options))  # cythonize takes it, too
+        return set(tree.all_dependencies(source))
+    except (ImportError, AttributeError, TypeError):
+        # These names are not part of Cython's interface; without them, timestamps alone decide.
+        return None
+
+
+def translate(modules: list[Extension], jobs: int) -> list[Extension]:
+    """Let Cython write the C files of modules whose sources or settings differ from last time.
+
+    Cython compares timestamps alone.  Its own .pxd files count as sources, and they are new in each
+    build by pip, which installs Cython into a new folder; and no timestamp knows the directives.
+    """
+    notes = {}
+    for module in modules:
+        (source,) = module.sources
+        read = dependencies(source) if source.endswith(".pyx") else None
+        if read is None:
+            continue
+        settings = [Cython.__version__, DIRECTIVES, getattr(module, "cython_directives", None)]
+        contents = sorted(hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in read)
+        sources = hashlib.sha256(repr([settings, contents]).encode()).hexdigest()
+        written = TRANSLATED / Path(source).with_suffix(".c")
+        note = written.with_suffix(".sha256")
+        notes[note] = written, sources
+        if written.exists():
+            if note.exists() and note.read_text() == _note(written, sources):
+                os.utime(written)  # newer than all that it was made from
+            else:
+                written.unlink()
+        note.unlink(missing_ok=True)
+    modules = cythonize(
+        modules,
+        include_path=[str(GENERATED)],
+        compiler_directives=DIRECTIVES,
+        shared_utility_qualified_name="kuiper._cyutility",
+        nthreads=jobs,
+        build_dir=str(TRANSLATED),
+    )
+    for note, (written, sources) in notes.items():
+        note.write_text(_note(written, sources))
+    return modules
+
+
+def _note(written: Path, sources: str) -> str:
+    """Return what tells that Cython has written a file, unchanged since, from some sources."""
+    return f"{sources} {hashlib.sha256(written.read_bytes()).hexdigest()}\n"
+
+
 def use_compiler(compiler: ccompiler.CCompiler, name: str) -> None:
     """Compile on Windows with another compiler that takes cl's options: clang-cl.
 
@@ -454,14 +514,7 @@ if __name__ == "__main__":
     if not READING.intersection(sys.argv):
         check_compiler()
         generate_functions(GENERATED)
-        modules = cythonize(
-            extensions(),
-            include_path=[str(GENERATED)],
-            compiler_directives=DIRECTIVES,
-            shared_utility_qualified_name="kuiper._cyutility",
-            nthreads=jobs,
-            build_dir="build/cython",
-        )
+        modules = translate(extensions(), jobs)
     setup(
         ext_modules=modules,
         cmdclass={"build_ext": Build},

@@ -83,6 +83,34 @@ def test_modules_are_compiled_again_if_sources_or_settings_differ(run, tmp_path)
     assert not reused("-1", "second")
 
 
+TRANSLATE = """\
+import setup
+from setuptools import Extension
+setup.translate([Extension("tiny", ["tiny.pyx"])], 1)
+"""
+
+
+def test_modules_are_translated_again_if_sources_differ_not_timestamps(run, tmp_path):
+    (tmp_path / "translate.py").write_text(TRANSLATE)
+    source, written = tmp_path / "tiny.pyx", tmp_path / "build" / "cython" / "tiny.c"
+
+    def translated(code, time):
+        source.write_text(code)
+        os.utime(source, (time, time))
+        if written.exists():
+            os.utime(written, (1.2e9, 1.2e9))
+        done = run("translate.py")
+        assert done.returncode == 0, done.stderr
+        assert written.exists()
+        return "Cythonizing" in done.stdout
+
+    assert translated("x = 1\n", 1e9)
+    assert not translated("x = 1\n", 1.5e9)  # as after an installation into a new folder
+    assert translated("x = 2\n", 1e9)
+    written.write_text(written.read_text() + "/* not from this source */\n")
+    assert translated("x = 2\n", 1e9)
+
+
 def test_names_and_layout_of_the_distribution():
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     assert re.search(r'^name = "kuiper-runtime"$', text, re.MULTILINE)
