@@ -142,7 +142,7 @@ def _with_shape(found: ElementwiseProgram | Deferred, shape: tuple[int, ...]) ->
     """Return the same result for operands of other shapes."""
     if isinstance(found, Deferred):
         return Deferred(found.tree, found.sources, shape, found.dtype)
-    return ElementwiseProgram(found.sources, found.instructions, shape)
+    return ElementwiseProgram(found.sources, found.instructions, shape, found.passes)
 
 
 def _kind(tensor: Any) -> tuple[Any, int]:

@@ -64,11 +64,14 @@ class ElementwiseProgram(Struct):
         The last one computes the result.
     shape : tuple of int
         The shape of the result; every input broadcasts to it.
+    passes : dict
+        What the kernel finds out about the instructions, for programs of other shapes as well.
     """
 
     sources: tuple[int | np.ndarray, ...]
     instructions: tuple[Instruction, ...]
     shape: tuple[int, ...]
+    passes: dict[Any, Any]
 
     @property
     def dtype(self) -> np.dtype:
@@ -140,7 +143,7 @@ def lower(
                 values[id(node)] = builder.call(function, arguments)
             except ExpressionError as error:
                 raise node.error(error.message) from None
-    return ElementwiseProgram(sources, builder.finish(values[id(tree)]), shape)
+    return ElementwiseProgram(sources, builder.finish(values[id(tree)]), shape, {})
 
 
 def _evaluation_order(tree: Node) -> list[Node]:

@@ -10,8 +10,9 @@ tensor is a slice of a concatenation or has padded rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,6 +26,8 @@ __all__ = [
     "channels_last_strides",
     "contiguous_strides",
     "padded_row",
+    "remembered",
+    "reshaped_strides",
     "shares_cache_sets",
 ]
 
@@ -119,6 +122,19 @@ class TensorSpec(_Tensor):
         self.shape = tuple(map(int, shape))
         self.dtype = np.dtype(dtype)
         self.source = source
+
+    def tells(self, predicate: Callable[..., bool], *others: TensorSpec) -> bool:
+        """Return ``predicate(shape, *shapes of the others)``.
+
+        A pass asks this, rather than for a shape, for a decision that is the same for many shapes:
+        the graph after the passes is kept for them all.  The predicate must read nothing else that
+        changes.
+        """
+        return predicate(self.shape, *[other.shape for other in others])
+
+    def twin(self) -> TensorSpec:
+        """Return an equal spec that is another object."""
+        return TensorSpec(self.shape, self.dtype, self.source)
 
     def __repr__(self) -> str:
         return f"{self.dtype} {self.shape}"
@@ -240,7 +256,8 @@ class TensorView(_Tensor):
     @property
     def is_contiguous(self) -> bool:
         """Whether the elements are in C order without gaps."""
-        return self._has_strides(contiguous_strides(self.shape))
+        strides = _contiguous_strides(self.shape)
+        return self.strides == strides or self._has_strides(strides)
 
     @property
     def is_channels_last(self) -> bool:
@@ -318,47 +335,66 @@ class TensorView(_Tensor):
     def reshape(self, shape: Sequence[int]) -> TensorView | None:
         """Return the view with the elements, in C order, as `shape`; None if it needs a copy."""
         shape = tuple(shape)
-        if self.size == 0:
-            return self.with_layout(shape, contiguous_strides(shape))
-        # Merge adjacent axes without a gap between them, then split each run into the new extents.
-        runs: list[list[int]] = []
-        for extent, stride in zip(self.shape, self.strides, strict=True):
-            if extent == 1:
-                continue
-            if runs and runs[-1][1] == extent * stride:
-                runs[-1][0] *= extent
-                runs[-1][1] = stride
-            else:
-                runs.append([extent, stride])
-        strides = [0] * len(shape)
-        axis = len(shape) - 1
-        for extent, stride in reversed(runs):
-            while extent > 1:
-                while axis >= 0 and shape[axis] == 1:
-                    axis -= 1
-                if axis < 0 or extent % shape[axis]:
-                    return None
-                strides[axis] = stride
-                stride *= shape[axis]
-                extent //= shape[axis]
-                axis -= 1
-        # Axes of extent 1 may have any stride; take the contiguous one.
-        for i in range(len(shape) - 1, -1, -1):
-            if shape[i] == 1:
-                strides[i] = strides[i + 1] * shape[i + 1] if i + 1 < len(shape) else 1
-        return self.with_layout(shape, strides)
+        strides = reshaped_strides(self.shape, self.strides, shape)
+        return None if strides is None else self.with_layout(shape, strides)
 
     def __repr__(self) -> str:
         return f"<{self.dtype} {self.shape} strides {self.strides} in slot {self.slot}>"
 
 
+# For functions of shapes and strides alone: the layers of a network, and plans for several shapes,
+# ask for the same again and again.
+remembered = lru_cache(maxsize=2048)
+
+
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides, in elements, of a C-order tensor."""
+    return _contiguous_strides(tuple(shape))
+
+
+@remembered
+def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)
         step *= max(extent, 1)
     return tuple(reversed(strides))
+
+
+@remembered
+def reshaped_strides(
+    old: tuple[int, ...], old_strides: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Return the strides of a reshaped view; None if the reshape needs a copy."""
+    if math.prod(old) == 0:
+        return _contiguous_strides(shape)
+    # Merge adjacent axes without a gap between them, then split each run into the new extents.
+    runs: list[list[int]] = []
+    for extent, stride in zip(old, old_strides, strict=True):
+        if extent == 1:
+            continue
+        if runs and runs[-1][1] == extent * stride:
+            runs[-1][0] *= extent
+            runs[-1][1] = stride
+        else:
+            runs.append([extent, stride])
+    strides = [0] * len(shape)
+    axis = len(shape) - 1
+    for extent, stride in reversed(runs):
+        while extent > 1:
+            while axis >= 0 and shape[axis] == 1:
+                axis -= 1
+            if axis < 0 or extent % shape[axis]:
+                return None
+            strides[axis] = stride
+            stride *= shape[axis]
+            extent //= shape[axis]
+            axis -= 1
+    # Axes of extent 1 may have any stride; take the contiguous one.
+    for i in range(len(shape) - 1, -1, -1):
+        if shape[i] == 1:
+            strides[i] = strides[i + 1] * shape[i + 1] if i + 1 < len(shape) else 1
+    return tuple(strides)
 
 
 def shares_cache_sets(step: int) -> bool:

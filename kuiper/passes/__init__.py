@@ -16,15 +16,17 @@
 
 A pass is a function ``f(graph, specs)``.  It changes the graph in place and keeps `specs`, the
 shapes and dtypes of all operands, up to date for the operands that it adds.  The passes of
-:data:`PASSES` run in order, once per plan, so they may rely on the actual shapes.  A pass that
-concerns a few operator types is imported when a graph has one of them.  With ``KUIPER_DEBUG=1``
-the graph is verified after each pass.
+:data:`PASSES` run in order, so they may rely on the actual shapes.  They run once per plan, or not
+at all for a plan for which they would read the same (:mod:`kuiper.planning.kept_graph`); a pass
+that depends on an extent asks :meth:`~kuiper.ir.view.TensorSpec.tells`.  A pass that concerns a few
+operator types is imported when a graph has one of them.  With ``KUIPER_DEBUG=1`` the graph is
+verified after each pass.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -38,6 +40,7 @@ __all__ = [
     "PASSES",
     "Pass",
     "PassReport",
+    "batch_start",
     "diagnose",
     "optimize_graph",
     "restore_exported",
@@ -69,9 +72,9 @@ class Pass:
         """Tell whether the pass may change a graph with operators of these types."""
         return not self._types or not self._types.isdisjoint(types)
 
-    def __call__(self, *arguments: Any, **options: Any) -> None:
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
         function = getattr(import_module(f"kuiper.passes.{self._module}"), self.__name__)
-        function(*arguments, **options)
+        return function(*arguments, **options)
 
 
 _RESTORING = (
@@ -129,13 +132,28 @@ def restore_exported(graph: Graph) -> None:
 
 def unfreeze_batch(
     graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Callable[..., Any]
-) -> None:
+) -> str:
     """Rewrite a graph for another batch size than the traced one, in place.
 
-    The parameters are those of :func:`kuiper.passes.batch.unfreeze.unfreeze_batch`.
+    Parameters and result are those of :func:`kuiper.passes.batch.unfreeze.unfreeze_batch`.
     """
-    if any(o.shape != shape for o, shape in zip(graph.inputs, shapes, strict=True)):
-        _UNFREEZE_BATCH(graph, shapes, infer)
+    return _UNFREEZE_BATCH(graph, shapes, infer) if _differs(graph, shapes) else "nothing"
+
+
+def batch_start(graph: Graph, shapes: Sequence[tuple[int, ...]]) -> tuple[Hashable, int]:
+    """Return what :func:`unfreeze_batch` does depends on: the start of its search, the extent.
+
+    See :func:`kuiper.passes.batch.unfreeze.batch_start`.
+    """
+    if not _differs(graph, shapes):
+        return None, 0
+    from kuiper.passes.batch import unfreeze
+
+    return unfreeze.batch_start(graph, shapes)
+
+
+def _differs(graph: Graph, shapes: Sequence[tuple[int, ...]]) -> bool:
+    return any(o.shape != shape for o, shape in zip(graph.inputs, shapes, strict=True))
 
 
 def diagnose(graph: Graph, specs: dict[Operand, Any]) -> None:

@@ -47,16 +47,18 @@ def arrange(buffers: Sequence[Buffer], guard: int = 0) -> int:
     if len(used) > MAX_PAIRED:
         return _arrange_in_time(used, guard)
     total = 0
-    placed: list[Buffer] = []
+    placed: list[Buffer] = []  # by offset
     for buffer in sorted(used, key=lambda b: (-b.n_bytes, b.slot)):
-        meets = sorted(
-            (b for b in placed if b.first <= buffer.last and buffer.first <= b.last),
-            key=lambda b: b.offset,
-        )
+        first, last = buffer.first, buffer.last
+        meets = [b for b in placed if b.first <= last and first <= b.last]
         buffer.offset = guard + _tightest_gap(meets, guard, _aligned(buffer.n_bytes) + 2 * guard)
-        placed.append(buffer)
+        insort(placed, buffer, key=_offset)
         total = max(total, buffer.offset + _aligned(buffer.n_bytes) + guard)
     return total
+
+
+def _offset(buffer: Buffer) -> int:
+    return buffer.offset
 
 
 def _aligned(n_bytes: int) -> int:

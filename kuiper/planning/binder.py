@@ -10,7 +10,7 @@ import numpy as np
 from kuiper._kernels.micro import dispatch
 from kuiper._kernels.micro.packed import FLOAT_BYTES, PackedMatrix, split_memory
 from kuiper._runtime.pages import PagePool, aligned_empty
-from kuiper.ir import Operand, Operator, PostOp
+from kuiper.ir import Operator, PostOp
 from kuiper.ir.view import BufferKind, Layout, TensorSpec, TensorView
 from kuiper.ops import find_record
 from kuiper.ops.core.binder import OutputLayout
@@ -49,8 +49,8 @@ class Binder:
 
     def feeds_only(self, *types: str) -> bool:
         """Tell whether only operators of these types read output 0."""
-        consumers = self.operator.outputs[0].consumers
-        return all(consumer.type in types for consumer in consumers)
+        uses = self.operator.outputs[0].uses
+        return all(use.operator.type in types for use in uses)
 
     def operand_view(self, slot: int) -> TensorView:
         """Return the view of input number `slot`."""
@@ -110,8 +110,9 @@ class Binder:
         order = _layout_of(layout, spec) if isinstance(layout, TensorView) else layout
         if order == Layout.PADDED_ROWS and target is not None:
             order = Layout.CONTIGUOUS
-        joins = find_record(self.operator.type).joined_axis is not None
-        if target is not None and (joins or has_layout(target, order)):
+        if target is not None and (
+            find_record(self.operator.type).joined_axis is not None or has_layout(target, order)
+        ):
             planner.define(operand, target)
             return target
         if reuse is not None and target is None and self._may_overwrite(reuse, spec, order):
@@ -138,7 +139,7 @@ class Binder:
             or value.shape != spec.shape
             or value.dtype != spec.dtype
             or not has_layout(value, layout)
-            or any(n > 1 and s == 0 for n, s in zip(value.shape, value.strides, strict=True))
+            or (0 in value.strides and _repeats(value))
         ):
             return False
         inputs = set(self.operator.inputs)
@@ -228,15 +229,16 @@ class Binder:
 
     def _varies(self) -> bool:
         """Tell whether an input is constant in this plan but may differ in the next one."""
-        return any(map(self._may_vary, self.operator.inputs))
-
-    def _may_vary(self, operand: Operand) -> bool:
-        spec = self._planner.specs[operand]
-        return (
-            isinstance(spec, TensorSpec)
-            and spec.is_constant
-            and operand.required_producer.type != "pnnx.Attribute"
-        )
+        specs = self._planner.specs
+        for operand in self.operator.inputs:
+            spec = specs[operand]
+            if (
+                isinstance(spec, TensorSpec)
+                and spec.source is not None
+                and operand.required_producer.type != "pnnx.Attribute"
+            ):
+                return True
+        return False
 
     def scratch(self, n_bytes: int) -> TensorView:
         """Return memory of one step, of which each thread has its own copy."""
@@ -274,6 +276,10 @@ class Binder:
     ) -> None:
         """Add a step that calls `function` on arrays, without numpy's warnings if `quiet`."""
         self.step(PythonStep(function, inputs, outputs, self.operator.name, quiet))
+
+
+def _repeats(value: TensorView) -> bool:
+    return any(n > 1 and s == 0 for n, s in zip(value.shape, value.strides, strict=True))
 
 
 def same_memory(a: TensorView, b: TensorView) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from kuiper.ir.view import TensorSpec
 from kuiper.passes import (
     NEEDED,
     PassReport,
+    batch_start,
     diagnose,
     optimize_graph,
     restore_exported,
@@ -29,6 +30,7 @@ from kuiper.planning.infer import check_sizes, infer_known, infer_specs
 from kuiper.planning.input_checker import shape_hint, tensor_infos
 
 if TYPE_CHECKING:
+    from kuiper.planning.kept_graph import KeptGraphs, Optimize
     from kuiper.planning.plan import Plan
     from kuiper.planning.segments import SegmentedPlan
 
@@ -87,6 +89,7 @@ class PlanCache:
         self.arenas = ArenaPool()
         self._plans: OrderedDict[tuple[Any, ...], Plan | SegmentedPlan] = OrderedDict()
         self._latest: Plan | SegmentedPlan | None = None
+        self._kept = _KeptWork(self._optimize)
         self._lock = ForkLock()
 
     def __len__(self) -> int:
@@ -131,13 +134,14 @@ class PlanCache:
 
     def planned_graph(self, specs: Sequence[TensorSpec]) -> Graph:
         """Return the graph after the passes, annotated with the shapes for some inputs."""
-        graph, inputs = self._prepared(specs)
+        graph, _ = self._unfrozen(specs)
+        inputs = dict(zip(graph.inputs, specs, strict=True))
         known, waiting = infer_known(graph, inputs)
         if waiting:
             for operand in graph.operands:
                 operand.shape = operand.dtype = None
         else:
-            self.passes = optimize_graph(graph, known, _evaluate, self._only)
+            self.passes = self._optimize(graph, known)
             known = infer_specs(graph, inputs)
         for operand, spec in known.items():
             if isinstance(spec, TensorSpec):
@@ -207,37 +211,132 @@ class PlanCache:
     ) -> Plan | SegmentedPlan:
         from kuiper.planning.planner import make_plan
 
-        graph, inputs = self._prepared([TensorSpec(a.shape, a.dtype) for a in arrays], keep)
-        specs, waiting = infer_known(graph, inputs)
-        diagnose(graph, specs)
+        specs = [TensorSpec(a.shape, a.dtype) for a in arrays]
+        graph, inputs, kept = self._prepared(specs, keep)
+        known = None if kept is None else kept.infer(inputs)
+        waiting: Any = None
+        if known is None:
+            known, waiting = infer_known(graph, inputs)
+        diagnose(graph, known)
 
         def compile(
-            graph: Graph, inputs: dict[Operand, TensorSpec], specs: dict[Operand, Any]
+            graph: Graph,
+            inputs: dict[Operand, TensorSpec],
+            specs: dict[Operand, Any],
+            kept: KeptGraphs | None = None,
         ) -> Plan:
             check_sizes(specs, self.max_memory)
-            self.passes = optimize_graph(graph, specs, _evaluate, self._only)
+            attributes = None
+            if kept is None:
+                self.passes = self._optimize(graph, specs)
+            else:
+                (graph, specs, attributes), self.passes = kept.find(specs)
+                inputs = {operand: specs[operand] for operand in graph.inputs}
             return make_plan(
-                graph, inputs, n_threads, self.weights, self.arenas, self.max_memory, specs
-            )
+                graph, inputs, n_threads, self.weights, self.arenas, self.max_memory, specs,
+                attributes,
+            )  # fmt: skip
 
         if waiting:
             from kuiper.planning.segments import SegmentedPlan
 
             return SegmentedPlan(graph, inputs, compile, self._lock)
-        return compile(graph, inputs, specs)
+        return compile(graph, inputs, known, kept)
+
+    def _optimize(self, graph: Graph, specs: dict[Operand, Any]) -> tuple[PassReport, ...]:
+        return optimize_graph(graph, specs, _evaluate, self._only)
 
     def _prepared(
+        self, specs: Sequence[TensorSpec], keep: tuple[str, ...]
+    ) -> tuple[Graph, dict[Operand, TensorSpec], KeptGraphs | None]:
+        """Return the graph before the passes, the specs of its inputs, and what is kept of it.
+
+        The graph is for the passes to change if nothing is kept.
+        """
+        from kuiper.expression.functions import CUSTOM  # not needed before the first plan
+
+        if CUSTOM:  # users add and replace functions at any time, which changes what passes may do
+            graph, _ = self._unfrozen(specs, keep)
+            return graph, dict(zip(graph.inputs, specs, strict=True)), None
+        start, extent = batch_start(self._graph, [spec.shape for spec in specs])
+        settings = (keep, dispatch.active_name())
+        kept = self._kept.find(start, extent, settings)
+        if kept is None:
+            graph, written = self._unfrozen(specs, keep)
+            kept = self._kept.keep(graph, written, start, extent, settings)
+        else:
+            graph = kept.prepared
+        return graph, dict(zip(graph.inputs, specs, strict=True)), kept
+
+    def _unfrozen(
         self, specs: Sequence[TensorSpec], keep: tuple[str, ...] = ()
-    ) -> tuple[Graph, dict[Operand, TensorSpec]]:
-        """Return a copy of the graph for passes to change, and the specs of its inputs."""
+    ) -> tuple[Graph, str]:
+        """Return a copy of the graph for these inputs, and what the changes to it depend on."""
         graph = self._graph.copy()
-        unfreeze_batch(graph, [spec.shape for spec in specs], lambda *given: infer_known(*given)[0])
+        shapes = [spec.shape for spec in specs]
+        written = unfreeze_batch(graph, shapes, lambda *given: infer_known(*given)[0])
         if keep:
             for op in graph.find(type="pnnx.Output"):
                 graph.remove_operator(op)
             for number, name in enumerate(keep):
                 graph.add_operator("pnnx.Output", graph.unique_name(f"trace_{number}"), [name])
-        return graph, dict(zip(graph.inputs, specs, strict=True))
+        return graph, written
+
+
+class _KeptWork:
+    """What earlier plans have done and later ones need not, by what it depends on.
+
+    The first plan keeps nothing, because most models have one plan.
+
+    Parameters
+    ----------
+    optimize : callable
+        ``optimize(graph, specs)`` runs the passes in place and returns their reports.
+    """
+
+    MAX_KEPT = 4
+    MAX_STARTS = 64
+
+    def __init__(self, optimize: Optimize) -> None:
+        self._optimize = optimize
+        # What `unfreeze_batch` has written, by the start of its search.
+        self._written: dict[Hashable, str] = {None: "nothing"}
+        self._kept: OrderedDict[Hashable, KeptGraphs | None] = OrderedDict()
+
+    def find(self, start: Hashable, extent: int, settings: Hashable) -> KeptGraphs | None:
+        """Return what is kept for a batch that :func:`batch_start` has found, if it is."""
+        written = self._written.get(start)
+        if written is None:
+            return None
+        key = _key(written, start, extent, settings)
+        kept = self._kept.get(key)
+        if kept is not None:
+            self._kept.move_to_end(key)
+        return kept
+
+    def keep(
+        self, graph: Graph, written: str, start: Hashable, extent: int, settings: Hashable
+    ) -> KeptGraphs | None:
+        """Keep a graph before the passes, from the second one on that is the same."""
+        if len(self._written) < self.MAX_STARTS:
+            self._written[start] = written
+        key = _key(written, start, extent, settings)
+        kept = None
+        if key in self._kept:
+            from kuiper.planning.kept_graph import KeptGraphs
+
+            kept = KeptGraphs(graph, self._optimize)
+        self._kept[key] = kept
+        self._kept.move_to_end(key)
+        if len(self._kept) > self.MAX_KEPT:
+            self._kept.popitem(last=False)
+        return kept
+
+
+def _key(written: str, start: Hashable, extent: int, settings: Hashable) -> Hashable:
+    """Return a key that is equal for equal graphs before the passes."""
+    on = {"nothing": None, "axes": start, "extent": (start, extent)}[written]
+    return on, settings
 
 
 def _evaluate(graph: Graph) -> list[np.ndarray]:

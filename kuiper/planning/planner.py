@@ -65,6 +65,7 @@ def make_plan(
     arenas: ArenaPool | None = None,
     max_memory: int = sys.maxsize,
     specs: Mapping[Operand, Any] | None = None,
+    attributes: Mapping[Operator, Mapping[str, TensorSpec]] | None = None,
 ) -> Plan:
     """Compile a graph for given input shapes.
 
@@ -84,6 +85,8 @@ def make_plan(
         Maximum size of the operands of a run, in bytes.
     specs : mapping of Operand to (TensorSpec or StaticValue), optional
         Specs of operands that need not be inferred, `inputs` included; passes keep them up to date.
+    attributes : mapping of Operator to dict, optional
+        The specs of the weights of all operators.
 
     Returns
     -------
@@ -95,7 +98,7 @@ def make_plan(
         If an operator does not support its inputs, or the plan exceeds `max_memory`.
     """
     planner = Planner(graph, inputs, n_threads, WeightCache() if cache is None else cache)
-    planner.infer({} if specs is None else specs)
+    planner.infer({} if specs is None else specs, attributes)
     return planner.plan(ArenaPool() if arenas is None else arenas, max_memory)
 
 
@@ -134,7 +137,7 @@ class Planner:
         self.n_threads = n_threads
         self.cache = cache
         self.specs: dict[Operand, Any] = {}
-        self.attribute_specs: dict[Operator, dict[str, TensorSpec]] = {}
+        self.attribute_specs: Mapping[Operator, Mapping[str, TensorSpec]] = {}
         self.values: dict[Operand, Any] = {}
         self.targets: dict[Operand, TensorView] = {}
         self.buffers: list[Buffer] = []
@@ -146,14 +149,22 @@ class Planner:
         self.copy_source: dict[Buffer, Buffer] = {}
         self.constants: dict[int, TensorView] = {}
 
-    def infer(self, known: Mapping[Operand, Any]) -> None:
+    def infer(
+        self,
+        known: Mapping[Operand, Any],
+        attributes: Mapping[Operator, Mapping[str, TensorSpec]] | None = None,
+    ) -> None:
+        if attributes is None:
+            attributes = {operator: attribute_specs(operator) for operator in self.order}
+        self.attribute_specs = attributes
         for operator in self.order:
-            attributes = self.attribute_specs[operator] = attribute_specs(operator)
             outputs = operator.outputs
             if all(operand in known for operand in outputs):
-                self.specs.update((operand, known[operand]) for operand in outputs)
+                self.specs.update([(operand, known[operand]) for operand in outputs])
             else:
-                self.specs.update(infer_outputs(operator, self.specs, self.input_specs, attributes))
+                self.specs.update(
+                    infer_outputs(operator, self.specs, self.input_specs, attributes[operator])
+                )
 
     def plan(self, arenas: ArenaPool, max_memory: int) -> Plan:
         check_sizes(self.specs, max_memory)
@@ -217,10 +228,14 @@ class Planner:
         In reverse order, so that a concatenation that feeds another one lies inside it: a dense
         block grows in one buffer.
         """
+        records = {type: record_or_none(type) for type in {op.type for op in self.order}}
+        joining = {type for type, r in records.items() if r and r.joined_axis is not None}
+        if not joining:
+            return
         layouts = self.predict_layouts()
         for operator in reversed(self.order):
-            record = record_or_none(operator.type)
-            if record is None or record.joined_axis is None:
+            record = records[operator.type]
+            if record is None or operator.type not in joining:
                 continue
             output = operator.outputs[0]
             spec = self.specs[output]
@@ -296,29 +311,29 @@ class Planner:
             self.define(operand, self.input_view(self.specs[operand]))
             return
         record = find_record(operator.type)
-        attributes = {
-            key: self.constant_view(spec) for key, spec in self.attribute_specs[operator].items()
-        }
-        if all(isinstance(self.specs[o], StaticValue) for o in operator.outputs) and not any(
-            _holds_tensors(self.specs[o].value) for o in operator.outputs
-        ):
-            for operand in operator.outputs:  # shape arithmetic: done when shapes were inferred
-                self.values[operand] = self.specs[operand]
-        elif _can_be_skipped(operator) and all(
-            map(_is_empty, map(self.specs.get, operator.outputs))
-        ):
-            for operand in operator.outputs:  # no elements, nothing to do
-                spec = self.specs[operand]
+        outputs = operator.outputs
+        specs = [self.specs[operand] for operand in outputs]
+        if all(map(_is_known, specs)):
+            for operand, spec in zip(outputs, specs, strict=True):
+                self.values[operand] = spec  # shape arithmetic: done when shapes were inferred
+        elif _can_be_skipped(operator) and all(map(_is_empty, specs)):
+            for operand, spec in zip(outputs, specs, strict=True):  # no elements, nothing to do
                 target = self.targets.get(operand)
                 self.define(operand, target or self.allocate(spec.shape, spec.dtype))
         else:
+            attributes = {
+                key: self.constant_view(spec)
+                for key, spec in self.attribute_specs[operator].items()
+            }
             arguments = resolve(operator, record, self.values, attributes)
-            arguments.n_outputs = len(operator.outputs)
+            arguments.n_outputs = len(outputs)
             call_record(operator, "prepare", arguments.bind, Binder(self, operator))
-            for operand in operator.outputs:
-                spec, value = self.specs[operand], self.values.get(operand)
+            for operand, spec in zip(outputs, specs, strict=True):
+                value = self.values.get(operand)
                 if isinstance(spec, TensorSpec) and not (
-                    isinstance(value, TensorView) and value.spec == spec
+                    isinstance(value, TensorView)
+                    and value.shape == spec.shape
+                    and value.dtype == spec.dtype
                 ):
                     raise OperatorError(
                         f"{operator.label}: its record bound '{operand.name}' to {value}, but "
@@ -405,19 +420,20 @@ class Planner:
         return TensorView(buffer, shape, strides, 0, dtype)
 
     def add_buffer(self, n_bytes: int, kind: BufferKind, source: Source = None) -> Buffer:
-        self.buffers.append(Buffer(len(self.buffers), n_bytes, kind, source))
-        return self.buffers[-1]
+        buffer = Buffer(len(self.buffers), n_bytes, kind, source)
+        self.buffers.append(buffer)
+        return buffer
 
     def constant_view(self, spec: TensorSpec) -> TensorView:
         """Return the view of a constant; there is one buffer per array."""
-        key = id(spec.source)
-        if key not in self.constants:
-            buffer = self.add_buffer(spec.n_bytes, BufferKind.CONSTANT, spec.source)
+        source = spec.source
+        view = self.constants.get(id(source))
+        if view is None:
+            buffer = self.add_buffer(spec.n_bytes, BufferKind.CONSTANT, source)
             strides = contiguous_strides(spec.shape)
-            self.constants[key] = TensorView(
-                buffer, spec.shape, strides, 0, spec.dtype, spec.source
-            )
-        return self.constants[key]
+            view = TensorView(buffer, spec.shape, strides, 0, spec.dtype, source)
+            self.constants[id(source)] = view
+        return view
 
     def add_copy(self, source: TensorView, target: TensorView, name: str) -> None:
         from kuiper._kernels.data.move import CopyStep
@@ -440,6 +456,10 @@ def _can_be_skipped(operator: Operator) -> bool:
     if CUSTOM and operator.type == "pnnx.Expression":
         return False  # the result of a user's function may have other shapes for other values
     return find_record(operator.type).is_pure
+
+
+def _is_known(spec: Any) -> bool:
+    return isinstance(spec, StaticValue) and not _holds_tensors(spec.value)
 
 
 def _is_empty(spec: Any) -> bool:

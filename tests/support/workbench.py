@@ -178,7 +178,7 @@ def function(name, *arrays, parameters=()):
     arguments = tuple(ProgramValue("input", i) for i in range(len(arrays)))
     step = Instruction(name, arguments, parameters)
     shape = np.broadcast_shapes(*(a.shape for a in arrays))
-    program = ElementwiseProgram(tuple(range(len(arrays))), (step,), shape)
+    program = ElementwiseProgram(tuple(range(len(arrays))), (step,), shape, {})
     return elementwise.compute(program, arrays)
 
 

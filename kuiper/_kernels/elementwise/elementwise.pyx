@@ -111,7 +111,7 @@ cdef class ElementwiseStep(Step):
         self.p.y = self.ref(output)
         outer = self._arrange(program.shape, output.strides, strides)
         n_blocks, is_transposed, repeats = self._place_chunks()
-        n_blocks = self._schedule(program.instructions, n_blocks, repeats)
+        n_blocks = self._schedule(program, n_blocks, repeats)
         if n_blocks * MIN_CHUNK > SCRATCH_FLOATS:
             raise KuiperError(
                 f"a program keeps {n_blocks} temporaries at once, at most "
@@ -199,7 +199,7 @@ cdef class ElementwiseStep(Step):
         repeats = is_flat and self.p.n_rows > 1 and self.p.n_columns < NARROW_ROW
         return n_blocks, is_transposed, repeats
 
-    cdef int _schedule(self, instructions, int n_blocks, bint repeats) except -1:
+    cdef int _schedule(self, program, int n_blocks, bint repeats) except -1:
         """Create the steps and assign blocks, which are reused after the last read of their values.
 
         The result of a step never shares a block with an operand of the step, because it would
@@ -207,24 +207,16 @@ cdef class ElementwiseStep(Step):
         """
         cdef int i, n_operations = 0
         cdef step_t* step
-        varies = []
+        instructions, varies = program.instructions, []
         for instruction in instructions:
             varies.append(self._varies(instruction.arguments, varies))
-        held = {i for i, along in enumerate(varies) if not along & ROWS and self.p.n_rows > 1}
-        if repeats:
-            columns = [
-                [self._varies([argument], varies) == COLUMNS for argument in instruction.arguments]
-                for instruction in instructions
-            ]
-            instructions, copies, number = insert_copies(
-                instructions, [along == BOTH for along in varies], columns
-            )
-            old = {new: old for old, new in enumerate(number)}
-            held = {number[i] for i in held} | copies
-            varies = [BOTH if i in copies else varies[old[i]] for i in range(len(instructions))]
-        passes = find_passes(instructions, varies, SWAPPED, MAX_LINKS)
-        reads = [reads_of(one, instructions) for one in passes]
-        last_use = {value: i for i, values in enumerate(reads) for value in values}
+        # Plans for other shapes, and equal layers, mostly find the same passes.
+        along = [self.p.inputs[i].varies for i in range(self.p.n_inputs)]
+        key = (tuple(varies), tuple(along), repeats, self.p.n_rows > 1)
+        found = program.passes.get(key)
+        if found is None:
+            found = program.passes[key] = self._find_passes(instructions, varies, repeats)
+        instructions, varies, held, passes, reads, last_use = found
         self.p.n_steps = len(passes)
         blocks = {}  # instruction -> block of its result
         free_blocks = []
@@ -256,6 +248,29 @@ cdef class ElementwiseStep(Step):
                 sorted(blocks[v] for v in reads[i] if last_use[v] == i and v not in held)
             )
         return n_blocks
+
+    cdef tuple _find_passes(self, instructions, varies, bint repeats):
+        """Return the passes, what each reads, and the last that reads each value.
+
+        The instructions come first, with the copies that `repeats` asks for; then the axes along
+        which each varies, and the numbers of those that hold their results for later chunks.
+        """
+        held = {i for i, along in enumerate(varies) if not along & ROWS and self.p.n_rows > 1}
+        if repeats:
+            columns = [
+                [self._varies([argument], varies) == COLUMNS for argument in instruction.arguments]
+                for instruction in instructions
+            ]
+            instructions, copies, number = insert_copies(
+                instructions, [along == BOTH for along in varies], columns
+            )
+            old = {new: old for old, new in enumerate(number)}
+            held = {number[i] for i in held} | copies
+            varies = [BOTH if i in copies else varies[old[i]] for i in range(len(instructions))]
+        passes = find_passes(instructions, varies, SWAPPED, MAX_LINKS)
+        reads = [reads_of(one, instructions) for one in passes]
+        last_use = {value: i for i, values in enumerate(reads) for value in values}
+        return instructions, varies, held, passes, reads, last_use
 
     cdef int _varies(self, arguments, known) except -1:
         """Return the axes along which a function of `arguments` varies."""

@@ -124,5 +124,7 @@ def activation_epilogue(name: str, parameters: tuple[float, ...]) -> Epilogue:
 
 def residual_view(b: Binder) -> TensorView | None:
     """Return the residual of a fused sum, None without one."""
-    slots = (post.slot for post in b.post_ops if post.type == "add")
-    return next((b.operand_view(slot) for slot in slots if slot is not None), None)
+    for post in b.post_ops:
+        if post.type == "add" and post.slot is not None:
+            return b.operand_view(post.slot)
+    return None

@@ -9,6 +9,7 @@ error.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from operator import is_ as _is
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,7 +35,7 @@ from kuiper.ops.core.schema import (
 if TYPE_CHECKING:
     from kuiper.ops.core.record import Record
 
-__all__ = ["resolve"]
+__all__ = ["resolve", "settle"]
 
 R = TypeVar("R", bound="Record[Any]")
 
@@ -71,13 +72,24 @@ def resolve(
         If a number is the result of a step, so that it is unknown until the model runs.
     """
     template = operator.template
-    if template is None or not template.fits(operator, record):
+    if template is None or not (
+        (template.owner is operator and template.record is record)
+        or template.fits(operator, record)
+    ):
         template = operator.template = _Template(operator, record)
     given = [values.get(operand, UNKNOWN) for operand in operator._inputs]
     fields = template.filled(given, attributes)
     if fields is None:
         fields = _collect(operator, record, given, attributes).converted()
     return record(**fields)
+
+
+def settle(operator: Operator, record: type[Record[Any]]) -> None:
+    """Let :func:`resolve` rely on an operator that nothing will change any more."""
+    template = operator.template
+    if template is None or not template.fits(operator, record):
+        template = _Template(operator, record)
+    operator.template = template.owned_by(operator)
 
 
 def _collect(
@@ -159,6 +171,8 @@ class _Template:
         Name, argument and attribute.
     variadic : tuple of (str, list of int), optional
         The argument that takes a list of inputs, and their slots.
+    owner : Operator or None
+        An operator that nothing will change any more: the template fits it.
     is_regular : bool
         False if the arguments are at fault or take arbitrary keywords: then :class:`_Collected`
         finds the message, or the keywords, from the values.
@@ -166,6 +180,7 @@ class _Template:
 
     def __init__(self, operator: Operator, record: type[Any]) -> None:
         self.record = record
+        self.owner: Operator | None = None
         # References, so that the identities that `fits` compares stay unique.
         self.state = _state(operator)
         self.is_regular = False
@@ -199,6 +214,12 @@ class _Template:
             else:
                 self.fixed[name] = value
         self.is_regular = not collected.faults
+
+    def owned_by(self, operator: Operator) -> _Template:
+        """Return the template for an operator that it fits, and that nothing will change."""
+        owned = copy(self)
+        owned.owner = operator
+        return owned
 
     def fits(self, operator: Operator, record: type[Any]) -> bool:
         """Tell whether the operator is as it was when the template was made."""

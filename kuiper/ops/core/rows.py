@@ -10,7 +10,14 @@ import math
 from collections.abc import Sequence
 
 from kuiper._kernels.rows.reduce import ReduceStep
-from kuiper.ir.view import Buffer, BufferKind, TensorView, contiguous_strides
+from kuiper.ir.view import (
+    Buffer,
+    BufferKind,
+    TensorView,
+    contiguous_strides,
+    remembered,
+    reshaped_strides,
+)
 from kuiper.ops.core.binder import Binder
 
 __all__ = ["MAX_EXTENT", "as_rows", "bind_reduction", "lines_of", "memory_order"]
@@ -48,7 +55,12 @@ def lines_of(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
 
 def memory_order(value: TensorView) -> list[int]:
     """Return the axes of a view by falling stride, after axes of extent 1."""
-    return sorted(range(value.rank), key=lambda d: (value.shape[d] != 1, -value.strides[d], d))
+    return list(_memory_order(value.shape, value.strides))
+
+
+@remembered
+def _memory_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(shape)), key=lambda d: (shape[d] != 1, -strides[d], d)))
 
 
 def as_rows(value: TensorView, order: Sequence[int], axes: Sequence[int]) -> TensorView | None:
@@ -67,22 +79,30 @@ def as_rows(value: TensorView, order: Sequence[int], axes: Sequence[int]) -> Ten
         None if `axes` are not consecutive in `order`, the strides do not allow the view, or the
         elements of the innermost axis with more than one are not adjacent.
     """
-    long = [d for d in order if value.shape[d] != 1]
+    layout = _rows_layout(value.shape, value.strides, tuple(order), tuple(axes))
+    return None if layout is None else value.with_layout(*layout)
+
+
+@remembered
+def _rows_layout(
+    shape: tuple[int, ...], strides: tuple[int, ...], order: tuple[int, ...], axes: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return shape and strides of :func:`as_rows`."""
+    long = [d for d in order if shape[d] != 1]
     taken = [i for i, d in enumerate(long) if d in axes]
     first, last = (taken[0], taken[-1] + 1) if taken else (len(long), len(long))
     if len(taken) != last - first:
         return None
     parts = (long[:first], long[first:last], long[last:])
-    shape = [math.prod(value.shape[d] for d in part) for part in parts]
-    rows = value.permute([d for part in parts for d in part] + _short(value)).reshape(shape)
-    if rows is None or any(s <= 0 and n > 1 for n, s in zip(shape, rows.strides, strict=True)):
+    joined = tuple([math.prod(shape[d] for d in part) for part in parts])
+    sequence = [d for part in parts for d in part] + [d for d, n in enumerate(shape) if n == 1]
+    steps = reshaped_strides(
+        tuple([shape[d] for d in sequence]), tuple([strides[d] for d in sequence]), joined
+    )
+    if steps is None or any(s <= 0 and n > 1 for n, s in zip(joined, steps, strict=True)):
         return None
-    inner = 2 if shape[2] != 1 else 1
-    return rows if rows.strides[inner] == 1 or shape[inner] == 1 else None
-
-
-def _short(value: TensorView) -> list[int]:
-    return [d for d in range(value.rank) if value.shape[d] == 1]
+    inner = 2 if joined[2] != 1 else 1
+    return (joined, steps) if steps[inner] == 1 or joined[inner] == 1 else None
 
 
 def bind_reduction(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec
+from kuiper.ir.view import TensorSpec, remembered
 from kuiper.ops.core.image import check_image
 from kuiper.ops.core.record import Record, T
 from kuiper.ops.core.schema import Int, Ints, Known, Tensor
@@ -61,12 +61,7 @@ class Geometry:
     @classmethod
     def of(cls, a: ConvolutionRecord[Known]) -> Geometry:
         """Return the geometry of an operator; sequences become images of height 1."""
-        spatial = a.weight.rank - 2
-        lead = max(2 - spatial, 0)
-        kernel, dilation = a.weight.shape[2:], per_axis(a.dilation, spatial)
-        padding = ((0, 0),) * lead + _sides(a.padding, kernel, dilation)
-        ones = (1,) * lead
-        return cls(ones + kernel, ones + per_axis(a.stride, spatial), ones + dilation, padding)
+        return _geometry(a.weight.shape[2:], a.stride, a.dilation, a.padding)
 
     def unpadded(self) -> Geometry:
         """Return the geometry for an input that is already padded."""
@@ -92,6 +87,21 @@ class Geometry:
             tuple(u * d - p for u, d, p in zip(tap, self.dilation, self.origin, strict=True))
             for tap in product(*map(range, self.kernel))
         ]
+
+
+@remembered
+def _geometry(
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+    padding: tuple[int, ...] | str,
+) -> Geometry:
+    spatial = len(kernel)
+    lead = max(2 - spatial, 0)
+    dilation = per_axis(dilation, spatial)
+    sides = ((0, 0),) * lead + _sides(padding, kernel, dilation)
+    ones = (1,) * lead
+    return Geometry(ones + kernel, ones + per_axis(stride, spatial), ones + dilation, sides)
 
 
 def _sides(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kuiper.ir import Operand, Operator
 from kuiper.ir.view import TensorSpec
@@ -13,11 +13,14 @@ from kuiper.passes.batch.members import write_member_count, write_row_offsets
 if TYPE_CHECKING:
     from kuiper.passes.batch.search import BatchSearch
 
-__all__ = ["write_batch"]
+__all__ = ["Written", "write_batch"]
 
 
-def write_batch(search: BatchSearch, batch: int) -> None:
-    """Write the batch size into the graph of a search, in place."""
+Written: TypeAlias = "Literal['nothing', 'axes', 'extent']"
+
+
+def write_batch(search: BatchSearch, batch: int) -> Written:
+    """Write the batch size into the graph of a search, in place; return what that depends on."""
     for op, call in search.calls.items():
         for key, (value, index) in call.rewrites.items():
             axis = search.axes[op.outputs[0]]
@@ -33,6 +36,11 @@ def write_batch(search: BatchSearch, batch: int) -> None:
         write_row_offsets(search, op, batch)
     for op in search.copying:
         _set_param(search, op, "shape", (0, *search.call(op).a.shape[1:]))
+    if search.counting or search.listing:
+        return "extent"
+    if any(call.rewrites or call.repeats or call.as_groups for call in search.calls.values()):
+        return "extent"
+    return "axes" if search.copying else "nothing"
 
 
 def _set_param(search: BatchSearch, op: Operator, key: str, value: tuple[int, ...]) -> None:

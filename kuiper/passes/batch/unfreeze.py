@@ -23,7 +23,7 @@ each record (:mod:`kuiper.ops.core.batch`), and writes its extent::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -32,13 +32,13 @@ from kuiper.ir import Graph, Operand
 from kuiper.ir.dtypes import DTYPES
 from kuiper.ir.view import TensorSpec
 from kuiper.ops.core.batch import BatchAxis
-from kuiper.passes.batch.rewrite import write_batch
+from kuiper.passes.batch.rewrite import Written, write_batch
 from kuiper.passes.batch.search import BatchSearch, Infer
 
-__all__ = ["unfreeze_batch"]
+__all__ = ["batch_start", "unfreeze_batch"]
 
 
-def unfreeze_batch(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Infer) -> None:
+def unfreeze_batch(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Infer) -> Written:
     """Write the batch size of `shapes` wherever the graph provably holds the traced one.
 
     Parameters
@@ -49,18 +49,36 @@ def unfreeze_batch(graph: Graph, shapes: Sequence[tuple[int, ...]], infer: Infer
         Of the inputs of a run.
     infer : callable
         Returns the specs of all operands whose shapes do not depend on data.
+
+    Returns
+    -------
+    str
+        What the change depends on: "nothing" if there is none; "axes", the result of
+        :func:`batch_start` without the batch size; or "extent", the batch size as well.
     """
     starts, pair = _batch_axes(graph, shapes)
     if pair is None:
-        return
+        return "nothing"
     traced, batch = pair
     try:
         specs = infer(graph, {o: TensorSpec(o.required_shape, _dtype(o)) for o in graph.inputs})
     except KuiperError:
-        return  # the annotations are not those of a trace
+        return "nothing"  # the annotations are not those of a trace
     search = BatchSearch(graph, specs, starts, traced)
     search.run()
-    write_batch(search, batch)
+    return write_batch(search, batch)
+
+
+def batch_start(graph: Graph, shapes: Sequence[tuple[int, ...]]) -> tuple[Hashable, int]:
+    """Return where the search for the batch starts, hashable, and the batch size to write.
+
+    The search follows from the graph and the first alone; that is None, and nothing is written, if
+    no axis of an input holds a batch that differs from the traced one.
+    """
+    starts, pair = _batch_axes(graph, shapes)
+    if pair is None:
+        return None, 0
+    return (pair[0], *[(operand.name, *axis) for operand, axis in starts.items()]), pair[1]
 
 
 def _dtype(operand: Operand) -> np.dtype:

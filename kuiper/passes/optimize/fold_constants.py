@@ -47,7 +47,7 @@ def fold_constants(
     for op in graph.topological_order():
         if op.type == "pnnx.Attribute":
             constant.update(op.outputs)
-        elif _can_fold(op, specs) and all(operand in constant for operand in op.inputs):
+        elif all(operand in constant for operand in op.inputs) and _can_fold(op, specs):
             constant.update(op.outputs)
             folded.append(op)
     ends = [

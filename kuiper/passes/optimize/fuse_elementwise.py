@@ -17,7 +17,6 @@ from typing import Any
 from kuiper.expression import CustomCall, Node, Ref, inline, parse
 from kuiper.expression.functions import CUSTOM
 from kuiper.ir import Graph, Operand, Operator
-from kuiper.ir.view import TensorSpec
 from kuiper.ops import function_of, record_or_none
 from kuiper.ops.math.elementwise import Formula
 from kuiper.ops.nn.activation import activation_tree
@@ -99,7 +98,7 @@ def _formula(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence[Op
     if record is None or record.activation is not None or not issubclass(record, Formula):
         return None
     # A separate spec per operand, so that identity tells the operands apart.
-    own = {x: TensorSpec(specs[x].shape, specs[x].dtype, specs[x].source) for x in op.inputs}
+    own = {x: specs[x].twin() for x in op.inputs}
     by_spec = {id(spec): operand for operand, spec in own.items()}
     formula = arguments_of(op, own)
     assert isinstance(formula, Formula)

@@ -12,6 +12,7 @@ If it does not fit in the caches, the kernel keeps only those of its rows that t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from kuiper.errors import KuiperError
@@ -75,7 +76,6 @@ def _arguments(op: Operator, specs: dict[Operand, Any]) -> Conv[TensorSpec] | No
 
 def _widens(op: Operator, a: Conv[TensorSpec], specs: dict[Operand, Any]) -> bool:
     """Tell whether `op` is a 1x1 convolution with a large output and a smaller input."""
-    shape = specs[op.outputs[0]].shape
     return (
         a.weight.shape[2:] == (1, 1)
         and a.groups == 1
@@ -86,12 +86,21 @@ def _widens(op: Operator, a: Conv[TensorSpec], specs: dict[Operand, Any]) -> boo
         and len(op.post_ops) <= 1
         and MIN_CHANNELS <= a.weight.shape[1] < a.weight.shape[0]
         and 4 * math.prod(a.weight.shape) <= MAX_WEIGHT_BYTES
-        and 4 * math.prod(shape) > MIN_BYTES
+        and specs[op.outputs[0]].tells(_is_large)
     )
 
 
+def _is_large(shape: Sequence[int]) -> bool:
+    return 4 * math.prod(shape) > MIN_BYTES
+
+
 def _is_depthwise(a: Conv[TensorSpec]) -> bool:
-    return a.groups == a.weight.shape[0] == a.input.shape[1] and a.weight.shape[1] == 1
+    groups = a.groups
+    return (
+        groups == a.weight.shape[0]
+        and a.weight.shape[1] == 1
+        and a.input.tells(lambda shape: shape[1] == groups)
+    )
 
 
 def _fuse(graph: Graph, op: Operator, reader: Operator, a: Conv[TensorSpec]) -> None:

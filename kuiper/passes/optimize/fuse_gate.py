@@ -11,6 +11,7 @@ following convolution is equivalent, and cheaper if the image is large.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from kuiper.errors import KuiperError
@@ -48,13 +49,14 @@ def _is_gated(image: Operand, gate: Operand, result: Operand, specs: dict[Operan
     """Tell whether `gate` has one factor per channel of each image."""
     if not all(is_float32(operand, specs) for operand in (image, gate, result)):
         return False
-    shape = specs[image].shape
     return (
-        len(shape) == 4
-        and specs[result].shape == shape
-        and specs[gate].shape == (*shape[:2], 1, 1)
-        and not specs[gate].is_constant
+        specs[image].tells(_are_gated, specs[result], specs[gate]) and not specs[gate].is_constant
     )
+
+
+def _are_gated(image: tuple[int, ...], result: tuple[int, ...], gate: tuple[int, ...]) -> bool:
+    """Tell of three shapes what :func:`_is_gated` tells of three operands."""
+    return len(image) == 4 and result == image and gate == (*image[:2], 1, 1)
 
 
 def _can_scale(conv: Operator, result: Operand, specs: dict[Operand, Any]) -> bool:
@@ -66,7 +68,6 @@ def _can_scale(conv: Operator, result: Operand, specs: dict[Operand, Any]) -> bo
     except KuiperError:
         return False
     filters, _, *kernel = a.weight.shape
-    height, width = specs[result].shape[2:]
     return (
         kernel == [1, 1]
         and a.groups == 1
@@ -76,5 +77,5 @@ def _can_scale(conv: Operator, result: Operand, specs: dict[Operand, Any]) -> bo
         and not any(a.padding)
         and "weight" in conv.attributes
         and (a.bias is None or "bias" in conv.attributes)
-        and height * width >= PIXELS_PER_FILTER * filters
+        and specs[result].tells(lambda shape: math.prod(shape[2:]) >= PIXELS_PER_FILTER * filters)
     )

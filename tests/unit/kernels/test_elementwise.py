@@ -721,7 +721,7 @@ def test_a_chained_instruction_equals_its_function(link, name):
                 step = Instruction(
                     link, tuple(arguments if is_binary else arguments[:1]), parameters
                 )
-                program = ElementwiseProgram((0, 1, 2), (first, step), (3, 501))
+                program = ElementwiseProgram((0, 1, 2), (first, step), (3, 501), {})
                 result = elementwise.compute(program, [a, b, other])
                 if is_binary:
                     expected = function(link, *[start, np.broadcast_to(other, (3, 501))][::order])
