@@ -71,3 +71,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if not params:
         raise pytest.UsageError(f"--model-zoo: {folder} holds no <name>/golden.npz with a model")
     metafunc.parametrize("zoo_param", params, ids=lambda param: param.name.split(".pnnx")[0])
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    # Functions that a test adds to the language of expressions would be those of all later models.
+    from kuiper.expression.functions import CUSTOM
+
+    if CUSTOM:
+        from kuiper.expression import forget_parsed
+
+        CUSTOM.clear()
+        forget_parsed()

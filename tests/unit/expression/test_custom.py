@@ -29,17 +29,6 @@ from kuiper.model import Model
 from ...support.textgraph import conv, files_of, graph_of, lines_of, text, values
 
 
-@pytest.fixture(autouse=True)
-def no_functions():
-    before = dict(CUSTOM)
-    CUSTOM.clear()
-    forget_parsed()
-    yield
-    CUSTOM.clear()
-    CUSTOM.update(before)
-    forget_parsed()
-
-
 def swish(x, beta=1.0):
     return x / (1 + np.exp(-beta * x))
 
