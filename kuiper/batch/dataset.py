@@ -181,7 +181,9 @@ def _prepared(source: Source, stage: Stage, output: Output, format: str | None, 
     files = source.files()
     if not files:
         raise DatasetError(f"{source.path}: no {source.kind} files there")
-    names = source.names(files)
+    added = output.match(files)
+    # Every file that has tasks was compared with the first one when it was added.
+    names = source.names(list({file[0]: file for file in [files[0], *added]}.values()))
     absent = [name for name in stage.consumes() if name not in names]
     if absent:
         raise InputError(
@@ -191,8 +193,15 @@ def _prepared(source: Source, stage: Stage, output: Output, format: str | None, 
     # The text of CSV files is not worth leaving out.
     everything = stage.keep is None and source.kind == "csv"
     kept = tuple(stage.kept(names, everything))
-    output.begin({"format": format, "kind": source.kind, "kept": kept, **stage.describe()})
-    added = output.match(files)
+    output.begin(
+        {
+            "input": str(source.path),
+            "format": format,
+            "kind": source.kind,
+            "kept": kept,
+            **stage.describe(),
+        }
+    )
     if added:
         output.reopen()
         output.extend(source.tasks(added, shard))

@@ -41,9 +41,6 @@ class Frame(Protocol):
     def column(self, name: str) -> np.ndarray:
         """Return a column as an array whose first axis is the rows."""
 
-    def rows(self, start: int, stop: int) -> Frame:
-        """Return some of the rows."""
-
     def build(self, kept: Sequence[str], results: Mapping[str, Column]) -> Any:
         """Return a batch of the same kind: some of these columns, then the results."""
 
@@ -85,9 +82,6 @@ class _Arrays:
     def column(self, name: str) -> np.ndarray:
         return self._columns[name]
 
-    def rows(self, start: int, stop: int) -> Frame:
-        return _Arrays({name: values[start:stop] for name, values in self._columns.items()})
-
     def build(self, kept: Sequence[str], results: Mapping[str, Column]) -> dict[str, np.ndarray]:
         columns = {name: self._columns[name] for name in kept}
         return {**columns, **{name: column.values for name, column in results.items()}}
@@ -123,9 +117,6 @@ class _Pandas:
     def column(self, name: str) -> np.ndarray:
         return self._frame[name].to_numpy()
 
-    def rows(self, start: int, stop: int) -> Frame:
-        return _Pandas(self._frame.iloc[start:stop])
-
     def build(self, kept: Sequence[str], results: Mapping[str, Column]) -> Any:
         import pandas as pd
 
@@ -148,9 +139,6 @@ class _Arrow:
 
     def column(self, name: str) -> np.ndarray:
         return arrow_values(self._batch.column(name), name)
-
-    def rows(self, start: int, stop: int) -> Frame:
-        return _Arrow(self._batch.slice(start, stop - start))
 
     def arrow_columns(self, names: Sequence[str]) -> list[Any]:
         """Return some columns as they are."""

@@ -31,6 +31,7 @@ __all__ = ["NETWORKS_KEPT", "Stage", "assigned_threads", "at_least_1", "filled"]
 NETWORKS_KEPT = 4
 
 _networks: OrderedDict[Any, Any] = OrderedDict()
+_plugins: set[str] = set()
 _lock = ForkLock()
 
 # About as many values of an input in one run as four pictures of 224 x 224 have.
@@ -170,7 +171,9 @@ class Stage:
         with _lock:
             if key not in _networks:
                 for plugin in self.plugins:
-                    runpy.run_path(plugin)
+                    if plugin not in _plugins:  # an operator is not defined twice
+                        runpy.run_path(plugin)
+                        _plugins.add(plugin)
                 network, model = self._load(path)
                 model.threads = 1
                 _networks[key] = network

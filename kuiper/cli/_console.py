@@ -186,8 +186,11 @@ class Console:
                 advance(1)
 
     @contextmanager
-    def meter(self, total: int | None, label: str) -> Iterator[Callable[[int], None]]:
-        """Show the progress on a terminal, after one second; the block calls it with increments."""
+    def meter(self, total: int | None, label: str) -> Iterator[Callable[..., None]]:
+        """Show the progress on a terminal, after one second.
+
+        The block gets a function of an increment and, if it is known only now, the total.
+        """
         if self._rich_err is not None:
             from rich import progress as rich
 
@@ -206,21 +209,23 @@ class Console:
                 redirect_stdout=shared,
             ) as bar:
                 task = bar.add_task(label, total=total)
-                yield lambda amount: bar.advance(task, amount)
+                yield lambda amount, total=None: bar.update(task, advance=amount, total=total)
             return
         if not sys.stderr.isatty():
-            yield lambda amount: None
+            yield lambda amount, total=None: None
             return
         start = shown = time.monotonic()
-        count, of = 0, f"/{total}" if total else ""
+        count, wanted = 0, total
 
-        def advance(amount: int) -> None:
-            nonlocal count, shown
+        def advance(amount: int, total: int | None = None) -> None:
+            nonlocal count, shown, wanted
             count += amount
+            wanted = total or wanted
             now = time.monotonic()
             if now - start > 1 and (not self._bar or now - shown > 0.2):
                 shown = now
                 self._clear()
+                of = f"/{wanted}" if wanted else ""
                 line = f"{label}: {count}{of}, {count / (now - start):.1f}/s"
                 print(line, end="", file=sys.stderr, flush=True)
                 self._bar = len(line)

@@ -81,6 +81,7 @@ example: kuiper run-dataset photos/ --out classes/ --task classify --format json
     group("--labels", metavar="FILE", help="classify, detect: class names, one per line")
     group("--threshold", type=fraction, metavar="X", help="detect: minimum score")
     group("--iou", type=fraction, default=0.5, metavar="X", help="detect: overlap of duplicates")
+    group("--decoder", metavar="NAME", help="detect: nanodet, yolov5, yolov8 or end2end")
     group("--kind", metavar="KIND", help="segment: u2net, selfie, unet or imagenet")
     group(
         "--input",
@@ -100,12 +101,15 @@ def run_dataset(options: argparse.Namespace, console: Console) -> int:
     stage = _stage(options)
     seen, total = 0, 0
     # SIGTERM to this process must also end the workers.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     with console.meter(None, options.source) as advance:
 
         def progress(done: int, rows: int) -> None:
             nonlocal seen, total
-            advance(done - seen)
+            if total:
+                advance(done - seen)
+            else:  # what earlier runs have done is no progress
+                advance(0, rows - done)
             seen, total = done, rows
 
         try:
@@ -130,6 +134,8 @@ def run_dataset(options: argparse.Namespace, console: Console) -> int:
                     file=sys.stderr,
                 )
             raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
     console.data({**vars(summary), "out": options.out})
     console.text(f"{summary}: {options.out}")
     for reason in summary.failed:
@@ -161,7 +167,7 @@ def _stage(options: argparse.Namespace) -> Stage:
     if options.task == "detect":
         return Detect(
             model, column, labels=options.labels, threshold=options.threshold, iou=options.iou,
-            size=options.size, **common,
+            decoder=options.decoder, size=options.size, **common,
         )  # fmt: skip
     return Segment(model, column, kind=options.kind, size=options.size, **common)
 

@@ -9,16 +9,21 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import kuiper
 from kuiper.batch import Classify, Predictor, Segment, run_dataset
 from kuiper.batch import sources as reading
 from kuiper.batch.plan import Output
 from kuiper.batch.sources import find_source
+from kuiper.cli import main
 
 from ...support.shipped import MODELS
 from .support import ADD, cli, doubled, plugin, rows_of, write_model
@@ -336,6 +341,9 @@ def test_results_of_another_run(tmp_path, model, array):
     run_dataset(array, out, Predictor(model), workers=0, format="npz")
     with pytest.raises(kuiper.DatasetError, match=r"format was 'npz' and is 'csv'.*--overwrite"):
         run_dataset(array, out, Predictor(model), format="csv")
+    shutil.copy(array, tmp_path / "z.npy")
+    with pytest.raises(kuiper.DatasetError, match=r"input was '.*x\.npy' and is '.*z\.npy'"):
+        run_dataset(tmp_path / "z.npy", out, Predictor(model))
     model.write_text(ADD.replace("mul(@0,2)", "mul(@0,3)"))
     with pytest.raises(kuiper.DatasetError, match="sha256 was "):
         run_dataset(array, out, Predictor(model))
@@ -388,6 +396,45 @@ def test_missing_packages_are_named(tmp_path, model, array, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(kuiper.MissingPackageError, match=r"pip install 'kuiper-runtime\[ray\]'"):
         run_dataset(array, tmp_path / "out", Predictor(model), engine="ray", format="npz")
+
+
+# -- how rows are divided ----------------------------------------------------------------------
+
+
+@given(
+    groups=st.lists(st.lists(st.integers(0, 40), max_size=5), min_size=1, max_size=4),
+    shard=st.integers(1, 50),
+)
+def test_the_tasks_of_parquet_files_hold_every_row_once(groups, shard):
+    """Row groups of any sizes, as their metadata tells them."""
+    source = object.__new__(reading.ParquetFiles)
+    opened = []
+    for counts in groups:
+        sizes = [SimpleNamespace(num_rows=count) for count in counts]
+        metadata = SimpleNamespace(num_row_groups=len(sizes), row_group=sizes.__getitem__)
+        opened.append(metadata)
+    source._open = lambda number: nullcontext(SimpleNamespace(metadata=opened[number]))
+    tasks = list(source.tasks([[number] for number in range(len(groups))], shard))
+    for number, counts in enumerate(groups):
+        mine = [task for task in tasks if task["files"] == [[number]]]
+        rows = [row for t in mine for row in range(t["start"], t["start"] + t["rows"])]
+        assert rows == list(range(sum(counts)))
+        edges = np.cumsum([0, *counts])
+        for task in mine:
+            found, skip = reading._groups(opened[number], task["start"], task["rows"])
+            assert edges[found[0]] + skip == task["start"]
+            assert edges[found[-1] + 1] >= task["start"] + task["rows"]
+            assert 0 < task["rows"] <= max(1.5 * shard + 1, max(counts) / reading.MAX_PARTS + 1)
+
+
+@given(rows=st.integers(0, 10**6), shard=st.integers(1, 10**4), parts=st.none() | st.integers(1, 9))
+def test_slices_are_about_equal_and_hold_every_row_once(rows, shard, parts):
+    slices = list(reading._slices(rows, shard, parts))
+    assert sum(count for _, count in slices) == rows
+    counts = [count for _, count in slices]
+    assert [start for start, _ in slices] == [0, *np.cumsum(counts)][: len(slices)]
+    assert not counts or max(counts) - min(counts) <= 1
+    assert parts is None or len(slices) <= parts
 
 
 # -- runs that end early -----------------------------------------------------------------------
@@ -532,5 +579,64 @@ def test_the_bytes_of_a_shard_depend_on_its_rows_only(tmp_path, model, array):
         assert one.read_bytes() == two.read_bytes()
 
 
-def test_signals_of_the_test_process_are_as_before():
+# -- the command line --------------------------------------------------------------------------
+
+
+def test_the_command_with_columns_of_a_csv_file(tmp_path, model, capsys):
+    (tmp_path / "x.csv").write_text("id,a,b,c\n1,1,2,3\n2,4,5,6\n")
+    out = tmp_path / "out"
+    command = ["run-dataset", tmp_path / "x.csv", "--out", out, "--task", "predict",
+               "--model", model, "--input", "x=a,b,c", "--outputs", "y", "--keep", "id", "--format", "csv",
+               "--workers", "1", "--json"]  # fmt: skip
+    before = signal.getsignal(signal.SIGTERM)
+    assert main([str(word) for word in command]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["rows"], told["errors"], told["failed"]) == (2, 0, [])
+    assert parts(out)[0].read_text() == "id,y.0,y.1,y.2\n1,3.0,5.0,7.0\n2,9.0,11.0,13.0\n"
+    assert signal.getsignal(signal.SIGTERM) is before
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--task", "predict"], 3, "--task predict needs --model FILE"),
+        (["--task", "predict", "--model", "M", "--input", "x"], 3, "expected NAME=COLUMN"),
+        (["--task", "predict", "--model", "none.pnnx.param"], 4, "no such model file"),
+        (["--task", "predict", "--model", "M", "--engine", "ray"], 5, "kuiper-runtime[ray]"),
+    ],
+)
+def test_commands_that_are_refused(
+    tmp_path, model, array, words, code, message, capsys, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    words = [str(model) if word == "M" else word for word in words]
+    assert main(["run-dataset", str(array), "--out", str(tmp_path / "out"), *words]) == code
+    assert message in capsys.readouterr().err
+
+
+@needs_weights
+def test_the_commands_on_pictures(tmp_path, capsys):
+    pytest.importorskip("cv2")
+    (tmp_path / "in").mkdir()
+    shutil.copy(PHOTOS / "chelsea.png", tmp_path / "in")
+    (tmp_path / "in" / "broken.jpg").write_bytes(b"x")
+    for task, format, words in (
+        ("classify", "jsonl", ["--topk", "2", "--preset", "course"]),
+        ("detect", "csv", ["--threshold", "0.3", "--decoder", "nanodet"]),
+        ("segment", "npz", ["--model", "selfie", "--kind", "selfie"]),
+        ("predict", "npz", ["--model", str(MODELS / "mobilenet_v2.f16.pnnx.param")]),
+    ):
+        out = tmp_path / task
+        command = ["run-dataset", tmp_path / "in", "--out", out, "--task", task, *words]
+        command += ["--format", format, "--workers", "1"]
+        assert main([str(word) for word in command]) == 1
+        assert "1 could not be read" in capsys.readouterr().out
+        assert len(parts(out)) == 1
+    assert lines(tmp_path / "classify")[1]["label"][0] == "Egyptian cat"
+    text = parts(tmp_path / "detect")[0].read_text()
+    assert '""label"": ""cat""' in text
+    assert arrays(tmp_path / "segment")["foreground"].shape == (2,)
+    scores = next(v for v in arrays(tmp_path / "predict").values() if v.ndim == 2)
+    assert scores.shape == (2, 1000)
+    assert scores[1].argmax() == 285
