@@ -4,9 +4,10 @@ from kuiper.onnx import (
     elementwise,
     folds,
     products,
+    quantised,
     resizing,
     shapes,
     windows,
 )
 
-__all__ = ["elementwise", "folds", "products", "resizing", "shapes", "windows"]
+__all__ = ["elementwise", "folds", "products", "quantised", "resizing", "shapes", "windows"]

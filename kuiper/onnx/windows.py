@@ -13,7 +13,7 @@ from kuiper.onnx.registry import op
 from kuiper.onnx.shapes import padded
 from kuiper.onnx.values import Known, Ref, Size, product
 
-__all__: list[str] = []
+__all__ = ["average_pool", "conv", "global_average_pool", "window_pads", "with_margins"]
 
 
 def window_pads(
@@ -48,7 +48,7 @@ def _same_on_both_sides(pads: Sequence[tuple[Any, Any]]) -> bool:
     return all(isinstance(a, int) and isinstance(c, int) and a == c >= 0 for a, c in pads)
 
 
-def _with_margins(b: Builder, x: Any, pads: Sequence[tuple[Any, Any]], value: float) -> Any:
+def with_margins(b: Builder, x: Any, pads: Sequence[tuple[Any, Any]], value: float) -> Any:
     amounts = [0, 0, *(a for a, _ in pads), 0, 0, *(c for _, c in pads)]
     return padded(b, x, amounts, "constant", value)
 
@@ -76,7 +76,7 @@ def conv(
     stride, dilation = list(strides or [1] * rank), list(dilations or [1] * rank)
     margins = window_pads(b, x, auto_pad, pads, kernel, stride, dilation)
     if not _same_on_both_sides(margins):
-        x = _with_margins(b, x, margins, 0.0)
+        x = with_margins(b, x, margins, 0.0)
         margins = [(0, 0)] * rank
     params: dict[str, Any] = {
         "stride": tuple(stride), "padding": tuple(a for a, _ in margins),
@@ -147,7 +147,7 @@ def conv_transpose(
     if even:
         return result
     cropped = [(0 - a, 0 - c) for a, c in margins]
-    return _with_margins(b, result, cropped, 0.0)
+    return with_margins(b, result, cropped, 0.0)
 
 
 def _ceil_tail(
@@ -181,7 +181,7 @@ def max_pool(
     returns_indices = b.wants(1)
     source = x
     if not (_same_on_both_sides(margins) and small):
-        x = _with_margins(b, x, margins, -math.inf)
+        x = with_margins(b, x, margins, -math.inf)
         margins = [(0, 0)] * rank
     result = b.emit(
         f"F.max_pool{rank}d", x, n=2 if returns_indices else 1, kernel_size=tuple(kernel),
@@ -251,13 +251,13 @@ def _mean_of_windows(
         raise b.error("has uneven margins, and the number of channels is open")
     ones = b.emit("torch.ones_like", x)
     if count_include_pad:
-        ones = _with_margins(b, ones, margins, 1.0)
-        ones = _with_margins(b, ones, [(0, t) for t in tails], 0.0)
+        ones = with_margins(b, ones, margins, 1.0)
+        ones = with_margins(b, ones, [(0, t) for t in tails], 0.0)
     else:
-        ones = _with_margins(
+        ones = with_margins(
             b, ones, [(a, c + t) for (a, c), t in zip(margins, tails, strict=True)], 0.0
         )
-    wide = _with_margins(b, x, [(a, c + t) for (a, c), t in zip(margins, tails, strict=True)], 0.0)
+    wide = with_margins(b, x, [(a, c + t) for (a, c), t in zip(margins, tails, strict=True)], 0.0)
     filters = Known(np.ones((channels, 1, *kernel), np.float32))
     params: dict[str, Any] = {
         "stride": tuple(stride), "padding": (0,) * rank, "dilation": tuple(dilation),
@@ -301,7 +301,7 @@ def lp_pool(
         raise b.error("has ceil_mode or an open number of channels")
     margins = window_pads(b, x, auto_pad, pads, kernel, stride, dilation)
     powers = b.call("pow", b.call("abs", b.ref(x)), float(p))
-    powers = _with_margins(b, powers, margins, 0.0)
+    powers = with_margins(b, powers, margins, 0.0)
     filters = Known(np.ones((channels, 1, *kernel), np.float32))
     total = b.emit(
         f"F.conv{rank}d", powers, weight=filters, stride=tuple(stride), padding=(0,) * rank,
