@@ -1,13 +1,19 @@
 """All operators: importing this module fills the registry."""
 
 from kuiper.onnx import (
+    attention,
+    control,
     elementwise,
     folds,
     products,
     quantised,
     resizing,
+    sequences,
     shapes,
     windows,
 )
 
-__all__ = ["elementwise", "folds", "products", "quantised", "resizing", "shapes", "windows"]
+__all__ = [
+    "attention", "control", "elementwise", "folds", "products", "quantised", "resizing",
+    "sequences", "shapes", "windows",
+]  # fmt: skip

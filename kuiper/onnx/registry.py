@@ -71,7 +71,8 @@ def op(*types: str, since: int = 1, domain: str = ONNX) -> Callable[..., Any]:
             since,
             frozenset(code.co_varnames[1:stop]),
             -1 if has_rest else len(given),
-            given[: len(given) - len(function.__defaults__ or ())],
+            given[: len(given) - len(function.__defaults__ or ())]
+            or (("input",) if has_rest and not given else ()),
             tuple(name for name in keywords if name not in optional),
             {
                 name: KINDS[kind]

@@ -338,7 +338,7 @@ class Translator:
             inputs.pop()
         if 0 <= mapping.inputs < len(inputs):
             raise b.error(f"has {len(inputs)} inputs, expected up to {mapping.inputs}")
-        for number, key in enumerate(mapping.required or ("input",) * (mapping.inputs == -1)):
+        for number, key in enumerate(mapping.required):
             if key not in arguments and (number >= len(inputs) or inputs[number] is None):
                 raise b.error(f"lacks the input '{key}'")
         for key in mapping.keywords:

@@ -17,6 +17,14 @@ def _lstm_cell(x, h, c, weights, end):
     return h, c
 
 
+def _gru_cell_reset_first(x, h, c, weights, end):
+    x_r, x_z, x_n = np.split(_sums(x, weights, "ih", end), 3, axis=-1)
+    h_r, h_z, _ = np.split(_sums(h, weights, "hh", end), 3, axis=-1)
+    r, z = sigmoid(x_r + h_r), sigmoid(x_z + h_z)
+    n = np.tanh(x_n + np.split(_sums(r * h, weights, "hh", end), 3, axis=-1)[2])
+    return (1 - z) * n + z * h, c
+
+
 def _gru_cell(x, h, c, weights, end):
     x_r, x_z, x_n = np.split(_sums(x, weights, "ih", end), 3, axis=-1)
     h_r, h_z, h_n = np.split(_sums(h, weights, "hh", end), 3, axis=-1)
@@ -68,9 +76,10 @@ def lstm(input, hx=None, cx=None, **rest):
 
 
 @reference("nn.GRU")
-def gru(input, hx=None, **rest):
+def gru(input, hx=None, *, reset_first=False, **rest):
     """Gated recurrent unit; gates in the order reset, update, new."""
-    return _run(_gru_cell, input, hx, None, **rest)[:2]
+    cell = _gru_cell_reset_first if reset_first else _gru_cell
+    return _run(cell, input, hx, None, **rest)[:2]
 
 
 @reference("nn.RNN")

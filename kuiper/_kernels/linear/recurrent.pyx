@@ -22,6 +22,7 @@ from kuiper._kernels.micro.functions cimport RELU, SIGMOID, TANH
 cdef enum cell_t:
     LSTM
     GRU
+    GRU_RESET_FIRST              # the reset gate multiplies the state, not its product
     RNN_TANH
     RNN_RELU
 
@@ -32,7 +33,10 @@ cdef enum:
 
 cdef double FLOPS_PER_PHASE = 1e9    # of a phase of several time steps: a fraction of a second
 
-cells = {"lstm": LSTM, "gru": GRU, "rnn_tanh": RNN_TANH, "rnn_relu": RNN_RELU}
+cells = {
+    "lstm": LSTM, "gru": GRU, "gru_reset_first": GRU_RESET_FIRST, "rnn_tanh": RNN_TANH,
+    "rnn_relu": RNN_RELU,
+}
 
 # An operand (directions, [times,] batch, features); strides in elements.
 cdef struct sequence_t:
@@ -50,8 +54,9 @@ cdef struct recurrent_t:
     sequence_t c                 # (directions, batch, hidden), as c0
     sequence_t c0
     sequence_t hn                # (directions, batch, state)
-    ref_t weight                 # (directions, panels of sums, 1 + state, nr)
+    ref_t weight                 # (directions, panels of columns, 1 + state, nr)
     ref_t projection             # (directions, panels of state, 1 + hidden, nr)
+    ref_t candidate              # (directions, panels of hidden, 1 + state, nr)
     ref_t scratch                # (mr, padded sums) gates, (mr, hidden) cell outputs
     bint has_h0
     bint has_c
@@ -65,7 +70,8 @@ cdef struct recurrent_t:
     Py_ssize_t tiles             # of sequences
     Py_ssize_t hidden            # features of the cell
     Py_ssize_t state             # features of the output, which is the next input
-    Py_ssize_t sums              # rows of the hidden weights: gates x hidden
+    Py_ssize_t sums              # gates x hidden
+    Py_ssize_t columns           # of the product with the state before a time step: most often sums
 
 
 # The time steps [start, stop) of all sequences, in the order of the direction.
@@ -134,6 +140,8 @@ cdef class RecurrentStep(Step):
         Receives the last states.
     projection : TensorView, optional
         Panels that project an LSTM's cell output to a state, for each direction.
+    candidate : TensorView, optional
+        For "gru_reset_first": panels of the last gate, for each direction; `weight` has the others.
     by_phase : bool
         The result of :func:`has_phases`.
 
@@ -146,7 +154,7 @@ cdef class RecurrentStep(Step):
     cdef recurrent_phase_t* times          # one per phase
 
     def __init__(self, cell, gates, weight, y, scratch, h0=None, c0=None, c=None, hn=None,
-                 projection=None, bint by_phase=False):
+                 projection=None, candidate=None, bint by_phase=False):
         cdef Py_ssize_t i
         cdef double longest
         self.p.kernels = active()
@@ -166,9 +174,13 @@ cdef class RecurrentStep(Step):
             self.p.hn = sequence(self.ref(hn), hn)
         if projection is not None:
             self.p.projection = self.ref(projection)
+        if candidate is not None:
+            self.p.candidate = self.ref(candidate)
         self.p.directions, self.p.length, self.p.batch, self.p.state = y.shape
-        self.p.sums = gates.shape[3]
-        self.p.hidden = self.p.sums // {LSTM: 4, GRU: 3}.get(self.p.cell, 1)
+        self.p.sums = self.p.columns = gates.shape[3]
+        self.p.hidden = self.p.sums // {LSTM: 4, GRU: 3, GRU_RESET_FIRST: 3}.get(self.p.cell, 1)
+        if self.p.cell == GRU_RESET_FIRST:
+            self.p.columns = 2 * self.p.hidden
         zeros = np.zeros(max(self.p.state, 1), np.float32)
         cdef float[::1] zero_view = zeros
         self.keep = zeros
@@ -252,6 +264,30 @@ cdef inline void run_cell(
         p.kernels.f32_unary[<int> TANH if p.cell == RNN_TANH else <int> RELU](n, s, y, 0, 0)
 
 
+cdef inline void run_gates(
+    const recurrent_t* p, const float* x, float* s, const float* h, float* y
+) noexcept nogil:
+    """Compute the gates of GRU_RESET_FIRST of one sequence, and the state y after the reset."""
+    cdef Py_ssize_t j
+    for j in range(p.columns):
+        s[j] = s[j] + x[j]
+    p.kernels.f32_unary[<int> SIGMOID](p.columns, s, s, 0, 0)
+    for j in range(p.hidden):
+        y[j] = s[j] * h[j]
+
+
+cdef inline void run_candidate(
+    const recurrent_t* p, const float* x, float* s, const float* h, float* y
+) noexcept nogil:
+    """Compute the new state of GRU_RESET_FIRST of one sequence, after run_gates."""
+    cdef Py_ssize_t gate = p.hidden, j
+    for j in range(2 * gate, 3 * gate):
+        s[j] = s[j] + x[j]
+    p.kernels.f32_unary[<int> TANH](gate, s + 2 * gate, s + 2 * gate, 0, 0)
+    for j in range(gate):
+        y[j] = s[2 * gate + j] + s[gate + j] * (h[j] - s[2 * gate + j])
+
+
 cdef inline void multiply(
     const kernels_t* kernels, Py_ssize_t m, Py_ssize_t depth, const float** rows,
     const float* panels, float* y, Py_ssize_t ldy, Py_ssize_t columns,
@@ -311,6 +347,7 @@ cdef void recurrent_run(
     cdef (const float*)[MAX_MR] rows
     cdef const float* weight
     cdef const float* projection = NULL
+    cdef const float* candidate = NULL
     cdef const float* gates
     cdef float* c = NULL
     cdef float* y
@@ -319,8 +356,13 @@ cdef void recurrent_run(
         first = p.batch * (item % p.tiles) // p.tiles
         m = p.batch * (item % p.tiles + 1) // p.tiles - first
         weight = (
-            <const float*> at(slots, p.weight) + d * (p.state + 1) * padded(p.sums, kernels.nr)
+            <const float*> at(slots, p.weight) + d * (p.state + 1) * padded(p.columns, kernels.nr)
         )
+        if p.cell == GRU_RESET_FIRST:
+            candidate = (
+                <const float*> at(slots, p.candidate)
+                + d * (p.state + 1) * padded(p.hidden, kernels.nr)
+            )
         if p.has_projection:
             projection = (
                 <const float*> at(slots, p.projection)
@@ -336,7 +378,22 @@ cdef void recurrent_run(
             t = step if d == 0 else p.length - 1 - step
             gates = features(slots, &p.gates, d, t, first)
             y = features(slots, &p.y, d, t, first)
-            multiply(kernels, m, p.state, h, weight, sums, ld, p.sums)
+            multiply(kernels, m, p.state, h, weight, sums, ld, p.columns)
+            if p.cell == GRU_RESET_FIRST:
+                for i in range(m):
+                    rows[i] = outputs + i * p.hidden
+                    run_gates(
+                        p, gates + i * p.gates.row, sums + i * ld, h[i], outputs + i * p.hidden
+                    )
+                multiply(
+                    kernels, m, p.hidden, rows, candidate, sums + 2 * p.hidden, ld, p.hidden
+                )
+                for i in range(m):
+                    run_candidate(
+                        p, gates + i * p.gates.row, sums + i * ld, h[i], y + i * p.y.row
+                    )
+                    h[i] = y + i * p.y.row
+                continue
             for i in range(m):
                 run_cell(
                     p, 0, p.hidden, gates + i * p.gates.row, sums + i * ld,

@@ -154,19 +154,39 @@ def _bind(a: _Recurrent[TensorView], b: Binder, cell: str, gates: int) -> None:
         if network.projects:
             matrix = PackedMatrix(state, hidden, directions, part=("projection", layer))
             projection = b.packed([matrix], partial(_pack_each, a, "weight_hr", None, names))
-        matrix = PackedMatrix(sums, state, directions, part=("hidden", layer))
-        weights = b.packed([matrix], partial(_pack_each, a, "weight_hh", "bias_hh", names))
+        weights, candidate = _hidden_weights(a, b, network, cell, layer, names)
         scratch = b.scratch(recurrent.recurrent_scratch_bytes(sums, hidden))
         has_phases = recurrent.has_phases(
-            b.n_threads, directions, network.length, batch, state, sums, hidden, network.projects
-        )
+            b.n_threads, directions, network.length, batch, state, sums, hidden,
+            network.projects or candidate is not None,
+        )  # fmt: skip
         b.step(
             recurrent.RecurrentStep(
                 cell, network.by_time(products, sums), weights, network.by_time(rows, state),
-                scratch, h0[layer], c0[layer], c[layer], hn[layer], projection, has_phases,
+                scratch, h0[layer], c0[layer], c[layer], hn[layer], projection, candidate,
+                has_phases,
             )
         )  # fmt: skip
         x = rows
+
+
+def _hidden_weights(
+    a: _Recurrent[TensorView], b: Binder, network: _Network, cell: str, layer: int,
+    names: list[str],
+) -> tuple[TensorView, TensorView | None]:  # fmt: skip
+    """Return the packed hidden weights, and those of the last gate if it follows the others."""
+    sums, directions = network.gates * network.hidden, len(network.suffixes)
+    pack = partial(_pack_each, a, "weight_hh", "bias_hh", names)
+    if cell != "gru_reset_first":
+        matrix = PackedMatrix(sums, network.state, directions, part=("hidden", layer))
+        return b.packed([matrix], pack), None
+    first = 2 * network.hidden
+    found = []
+    for rows in (slice(0, first), slice(first, sums)):
+        part = ("hidden", layer, rows.start)
+        matrix = PackedMatrix(rows.stop - rows.start, network.state, directions, part=part)
+        found.append(b.packed([matrix], partial(pack, rows=rows)))
+    return found[0], found[1]
 
 
 def _pack_inputs(a: _Recurrent[TensorView], names: list[str], memory: np.ndarray) -> None:
@@ -177,13 +197,14 @@ def _pack_inputs(a: _Recurrent[TensorView], names: list[str], memory: np.ndarray
 
 
 def _pack_each(
-    a: _Recurrent[TensorView], weight: str, bias: str | None, names: list[str], memory: np.ndarray
-) -> None:
-    """Pack a weight of each direction, one after the other."""
+    a: _Recurrent[TensorView], weight: str, bias: str | None, names: list[str],
+    memory: np.ndarray, rows: slice = slice(None),
+) -> None:  # fmt: skip
+    """Pack rows of a weight of each direction, one direction after the other."""
     by_direction = memory.reshape(len(names), -1, *memory.shape[1:])
     for name, part in zip(names, by_direction, strict=True):
-        shift = _array(a, bias + name) if bias is not None and a.bias else None
-        packing.pack_panels(_array(a, weight + name)[:, np.newaxis, :], shift, 1, part)
+        shift = _array(a, bias + name)[rows] if bias is not None and a.bias else None
+        packing.pack_panels(_array(a, weight + name)[rows, np.newaxis, :], shift, 1, part)
 
 
 def _array(a: _Recurrent[TensorView], name: str) -> np.ndarray:
@@ -245,17 +266,19 @@ class LSTM(_Recurrent[T]):
 class GRU(_Recurrent[T]):
     """Gated recurrent unit.
 
-    ``r, z = sigmoid(.), n = tanh(W x + r * (U h)), h' = (1 - z) * n + z * h``, biases omitted.
+    ``r, z = sigmoid(.), n = tanh(W x + r * (U h)), h' = (1 - z) * n + z * h``, biases omitted; with
+    reset_first, ``n = tanh(W x + U (r * h))``, as in ONNX with linear_before_reset=0.
     Shapes and errors as for nn.LSTM.  Source: torch.nn.GRU.
     """
 
     cx = None
+    reset_first: bool = Bool(False)
 
     def infer(self: GRU[TensorSpec]) -> Any:
         return _infer(self, "gru", 3)
 
     def bind(self: GRU[TensorView], b: Binder) -> None:
-        _bind(self, b, "gru", 3)
+        _bind(self, b, "gru_reset_first" if self.reset_first else "gru", 3)
 
 
 @record("nn.RNN")

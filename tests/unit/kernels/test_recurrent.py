@@ -11,7 +11,7 @@ from ...support.engine import n_threads
 from ...support.workbench import ISAS, isa, noise
 from ...support.workgraph import model_of, recurrent_layers
 
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+GATES = {"LSTM": 4, "GRU": 3, "GRU reset_first": 3, "RNN": 1}
 
 
 def sigmoid(x):
@@ -30,6 +30,13 @@ def reference(kind, x, weights):
             i, f, g, o = np.split(inputs + fed_back, 4, axis=1)
             cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
             h = sigmoid(o) * np.tanh(cell)
+        elif kind == "GRU reset_first":
+            r, z, n = np.split(inputs, 3, axis=1)
+            r, z = (
+                sigmoid(a + f) for a, f in zip((r, z), np.split(fed_back, 3, 1)[:2], strict=True)
+            )
+            n = np.tanh(n + np.split((r * h) @ u.T + c, 3, axis=1)[2])
+            h = (1 - z) * n + z * h
         elif kind == "GRU":
             (r, z, n), (hr, hz, hn) = np.split(inputs, 3, axis=1), np.split(fed_back, 3, axis=1)
             z = sigmoid(z + hz)
@@ -67,7 +74,9 @@ def test_one_sequence_and_several(name, kind, hidden):
     if kind == "RNN":
         params["nonlinearity"] = "tanh"
     with isa(name):
-        model = model_of(f"nn.{kind}", [x], params, weights)
+        type_, *flags = kind.split()
+        params |= dict.fromkeys(flags, True)
+        model = model_of(f"nn.{type_}", [x], params, weights)
         together = model(x)
         expected = reference(kind, x.astype(float), weights)
         assert np.abs(together - expected).max() < 2e-6
