@@ -11,9 +11,11 @@ from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import find_record, function_of
 
-__all__ = ["Epilogue", "activation_epilogue", "activation_of", "make_epilogue", "residual_view"]
+__all__ = ["QUANTIZE", "Epilogue", "activation_epilogue", "activation_of", "make_epilogue", "residual_view"]
 
 INFINITY = float("inf")
+# The last post-op of a product whose result is stored in bytes.
+QUANTIZE = "kuiper.QuantizeLinear"
 
 
 def _clamp(name: str, parameters: tuple[float, ...]) -> tuple[float, float] | None:
@@ -38,9 +40,22 @@ class Epilogue:
         Whether the residual is added in registers.
     pre_activation, post_activation : (int, float, float) or None
         Number and parameters of an elementwise function.
+    output : (float, int) or None
+        Scale and zero point of a result in bytes.
+    residual_quantization : (float, int) or None
+        Scale and zero point of a residual in bytes.
     """
 
-    __slots__ = "clamp", "ldr", "post_activation", "pre_activation", "residual", "residual_in_tile"
+    __slots__ = (
+        "clamp",
+        "ldr",
+        "output",
+        "post_activation",
+        "pre_activation",
+        "residual",
+        "residual_in_tile",
+        "residual_quantization",
+    )
 
     def __init__(self) -> None:
         self.clamp: tuple[float, float] | None = None
@@ -49,6 +64,8 @@ class Epilogue:
         self.residual_in_tile = False
         self.pre_activation: tuple[int, float, float] | None = None
         self.post_activation: tuple[int, float, float] | None = None
+        self.output: tuple[float, int] | None = None
+        self.residual_quantization: tuple[float, int] | None = None
 
     def narrow(self, axis: int, start: int, length: int) -> Epilogue:
         """Return the epilogue for a range of images (axis 0) or of channels (axis 1)."""
@@ -81,15 +98,22 @@ def make_epilogue(b: Binder, residual: TensorView | None) -> Epilogue | None:
     if not b.post_ops:
         return None
     epilogue = Epilogue()
-    kinds = [p.type for p in b.post_ops]
+    post_ops = b.post_ops
+    if post_ops[-1].type == QUANTIZE:
+        epilogue.output = _quantization(post_ops[-1])
+        post_ops = post_ops[:-1]
+    kinds = [p.type for p in post_ops]
     at = kinds.index("add") if "add" in kinds else len(kinds)
     before, after = (
-        [activation_of(p) for p in some] for some in (b.post_ops[:at], b.post_ops[at + 1 :])
+        [activation_of(p) for p in some] for some in (post_ops[:at], post_ops[at + 1 :])
     )
     if at == len(kinds):
-        _put_last(epilogue, before[0])
+        if before:
+            _put_last(epilogue, before[0])
         return epilogue
     assert residual is not None  # an `add` post-op always has a residual
+    if residual.dtype == "uint8":
+        epilogue.residual_quantization = _quantization(post_ops[at])
     epilogue.residual = residual
     epilogue.ldr = residual.row_stride if residual.rank == 4 else residual.strides[0]
     epilogue.residual_in_tile = not before
@@ -102,6 +126,10 @@ def make_epilogue(b: Binder, residual: TensorView | None) -> Epilogue | None:
     elif after:
         epilogue.post_activation = _function(*after[0])
     return epilogue
+
+
+def _quantization(post: PostOp) -> tuple[float, int]:
+    return post.params["scale"], post.params["zero_point"]
 
 
 def _put_last(epilogue: Epilogue, activation: tuple[str, tuple[float, ...]]) -> None:

@@ -12,10 +12,12 @@ import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
-from kuiper.ir.view import TensorSpec
-from kuiper.ops.core.axes import axis_of
+from kuiper.ir.view import Layout, TensorSpec, TensorView
+from kuiper.ops.core.axes import axis_of, require_float32
+from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import NumpyRecord
-from kuiper.ops.core.record import NoBatchRule, T, record
+from kuiper.ops.core.quantization import bytes_of, check_quantization
+from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.schema import Argument, Float, Int, Tensor, field
 from kuiper.ops.math.elementwise import Formula
 from kuiper.ops.tensor.shape import Unchanged
@@ -140,3 +142,70 @@ class FakeQuantizeChannels(NumpyRecord[T]):
         scale, zero = (x.astype(np.float32).reshape(shape) for x in (self.scale, self.zero_point))
         steps = np.rint(self.input * (np.float32(1) / scale)) + zero
         return (np.clip(steps, self.quant_min, self.quant_max) - zero) * scale
+
+
+@record("kuiper.QuantizeLinear")
+class QuantizeLinear(Record[T]):
+    """``clamp(round(x / scale) + zero_point, 0, 255)`` as bytes; NaN becomes the zero point.
+
+    The input is multiplied by the inverse of the scale, in float32, and rounded to nearest even.
+    Source: ONNX's QuantizeLinear.
+
+    Raises
+    ------
+    ShapeError
+        If the scale is not positive and finite, the zero point is no byte, or the input is not
+        float32.
+    """
+
+    batch = "elementwise"
+    input: T = Tensor()
+    scale: float = Float()
+    zero_point: int = Int()
+    layout = Layout.LIKE
+
+    def infer(self: QuantizeLinear[TensorSpec]) -> TensorSpec:
+        check_quantization(self.scale, self.zero_point)
+        require_float32(self.input)
+        return TensorSpec(self.input.shape, np.uint8)
+
+    def bind(self: QuantizeLinear[TensorView], b: Binder) -> None:
+        layout = self.input
+        if self.input.rank == 4 and b.feeds_only("nn.quantized.Conv2d"):
+            layout = Layout.CHANNELS_LAST
+        b.python(
+            lambda x: bytes_of(x, self.scale, self.zero_point), [self.input], [b.output(layout=layout)]
+        )
+
+
+@record("kuiper.DequantizeLinear")
+class DequantizeLinear(Record[T]):
+    """``(x - zero_point) * scale`` of bytes, as float32.
+
+    Source: ONNX's DequantizeLinear.
+
+    Raises
+    ------
+    ShapeError
+        If the scale is not positive and finite, the zero point is no byte, or the input is not
+        uint8.
+    """
+
+    batch = "elementwise"
+    input: T = Tensor()
+    scale: float = Float()
+    zero_point: int = Int()
+    layout = Layout.LIKE
+
+    def infer(self: DequantizeLinear[TensorSpec]) -> TensorSpec:
+        check_quantization(self.scale, self.zero_point)
+        if self.input.dtype != np.uint8:
+            raise ShapeError(f"the input is {self.input.dtype}, expected uint8")
+        return TensorSpec(self.input.shape)
+
+    def bind(self: DequantizeLinear[TensorView], b: Binder) -> None:
+        z, s = self.zero_point, np.float32(self.scale)
+        b.python(
+            lambda x: (x.astype(np.int32) - z).astype(np.float32) * s,
+            [self.input], [b.output(layout=self.input)],
+        )

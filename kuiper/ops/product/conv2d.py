@@ -16,7 +16,13 @@ from kuiper.ops.core.schema import Float, Ints, Str, Tensor
 from kuiper.ops.product.algorithms import Convolution, bind_convolution, only_gemm
 from kuiper.ops.product.algorithms.gemm import gemm_step, scaled_step
 from kuiper.ops.product.filters import Filters, pack_at_run_time
-from kuiper.ops.product.geometry import ConvolutionRecord, Geometry, check_weight, per_axis
+from kuiper.ops.product.geometry import (
+    ConvolutionRecord,
+    Geometry,
+    check_weight,
+    output_spec,
+    per_axis,
+)
 
 __all__ = ["Conv", "Conv1d", "ConvTranspose", "ConvTranspose1d", "ExpandDepthwise"]
 
@@ -44,18 +50,8 @@ class Conv(ConvolutionRecord[T]):
     layout = Layout.CHANNELS_LAST
 
     def infer(self: Conv[TensorSpec]) -> TensorSpec:
-        spatial = self.weight.rank - 2
-        check_weight(self, spatial, in_axis=1)
+        spec = output_spec(self)
         geometry = Geometry.of(self)
-        lead = len(geometry.kernel) - spatial
-        extents = (1,) * lead + self.input.shape[self.input.rank - spatial :]
-        out = geometry.output_extents(extents)
-        if min(out) < 1:
-            raise ShapeError(
-                f"the kernel {self.weight.shape[2:]} with dilation {self.dilation} is larger "
-                f"than the padded input {self.input.shape}"
-            )
-        batch = self.input.shape[: self.input.rank - spatial - 1]
         scale = self.input_scale
         if scale is not None and (
             self.input.rank != 4
@@ -68,7 +64,7 @@ class Conv(ConvolutionRecord[T]):
                 f"'input_scale' has shape {scale.shape}, expected one number for each channel of "
                 f"the input {self.input.shape}, and a 1x1 kernel {geometry.kernel} without padding"
             )
-        return TensorSpec((*batch, self.weight.shape[0], *out[lead:]))
+        return spec
 
     def bind(self: Conv[TensorView], b: Binder) -> None:
         spatial = self.weight.rank - 2

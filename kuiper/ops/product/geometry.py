@@ -14,14 +14,21 @@ from kuiper.ops.core.image import check_image
 from kuiper.ops.core.record import Record, T
 from kuiper.ops.core.schema import Int, Ints, Known, Tensor
 
-__all__ = ["ConvolutionRecord", "Geometry", "check_weight", "per_axis"]
+__all__ = ["ConvolutionRecord", "Geometry", "check_weight", "output_spec", "per_axis"]
 
 
 class ConvolutionRecord(Record[T]):
-    """Base of convolutions and transposed convolutions: their common arguments."""
+    """Base of convolutions and transposed convolutions: their common arguments.
+
+    Attributes
+    ----------
+    dtypes : (numpy.dtype, numpy.dtype)
+        Of the input and of the weight.
+    """
 
     batch = "convolution"
     post_ops = True
+    dtypes = np.dtype(np.float32), np.dtype(np.float32)
     input: T = Tensor()
     weight: T = Tensor(rank=4)
     bias: T | None = Tensor(optional=True)
@@ -160,7 +167,31 @@ def check_weight(a: ConvolutionRecord[TensorSpec], spatial: int, in_axis: int) -
             f"the input has shape {a.input.shape} with {got} channel{'s'[: got != 1]}, expected "
             f"{in_channels}"
         )
-    if a.input.dtype != np.float32 or a.weight.dtype != np.float32:
+    if (a.input.dtype, a.weight.dtype) != a.dtypes:
+        expected = " and ".join(dict.fromkeys(map(str, a.dtypes)))
         raise ShapeError(
-            f"the input is {a.input.dtype} and the weight {a.weight.dtype}, expected float32"
+            f"the input is {a.input.dtype} and the weight {a.weight.dtype}, expected {expected}"
         )
+
+
+def output_spec(a: ConvolutionRecord[TensorSpec]) -> TensorSpec:
+    """Return the spec of a convolution's output.
+
+    Raises
+    ------
+    ShapeError
+        As :func:`check_weight`, or if the kernel is larger than the padded input.
+    """
+    spatial = a.weight.rank - 2
+    check_weight(a, spatial, in_axis=1)
+    geometry = Geometry.of(a)
+    lead = len(geometry.kernel) - spatial
+    extents = (1,) * lead + a.input.shape[a.input.rank - spatial :]
+    out = geometry.output_extents(extents)
+    if min(out) < 1:
+        raise ShapeError(
+            f"the kernel {a.weight.shape[2:]} with dilation {a.dilation} is larger "
+            f"than the padded input {a.input.shape}"
+        )
+    batch = a.input.shape[: a.input.rank - spatial - 1]
+    return TensorSpec((*batch, a.weight.shape[0], *out[lead:]))

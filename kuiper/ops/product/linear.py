@@ -13,7 +13,6 @@ from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper.errors import ShapeError
 from kuiper.ir.view import Layout, TensorSpec, TensorView, shares_cache_sets
-from kuiper.ops.core.axes import require_float32
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_epilogue, residual_view
 from kuiper.ops.core.record import Record, T, record
@@ -56,6 +55,7 @@ class Linear(Record[T]):
     in_features: int | None = Int(None, minimum=1)
     out_features: int | None = Int(None, minimum=1)
     post_ops = True
+    input_dtype = np.dtype(np.float32)
 
     def infer(self: Linear[TensorSpec]) -> TensorSpec:
         out_features, in_features = self.weight.shape
@@ -71,7 +71,8 @@ class Linear(Record[T]):
             raise ShapeError(
                 f"the input has shape {self.input.shape}, expected (..., {in_features})"
             )
-        require_float32(self.input)
+        if self.input.dtype != self.input_dtype:
+            raise ShapeError(f"the input is {self.input.dtype}, expected {self.input_dtype}")
         return TensorSpec((*self.input.shape[:-1], out_features))
 
     def bind(self: Linear[TensorView], b: Binder) -> None:
