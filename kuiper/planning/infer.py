@@ -9,11 +9,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from kuiper._support.memory import memory_text
 from kuiper.errors import KuiperError, OperatorError, ShapeError, unforeseen
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops import find_record
+from kuiper.ops.core.epilogue import QUANTIZE
 from kuiper.ops.core.resolve import resolve
 from kuiper.ops.core.schema import StaticValue, ValuesNeeded, attribute_spec
 
@@ -156,7 +159,10 @@ def infer_operator(
     for result in results[: len(operator.outputs)]:
         if isinstance(result, TensorSpec) and min(result.shape, default=1) < 0:
             raise ShapeError(f"{operator.label}: its output would have shape {result.shape}")
-    return dict(zip(operator.outputs, results, strict=False))
+    found = dict(zip(operator.outputs, results, strict=False))
+    if operator.post_ops and operator.post_ops[-1].type == QUANTIZE:
+        found[operator.outputs[0]] = TensorSpec(results[0].shape, np.uint8)
+    return found
 
 
 def call_record(operator: Operator, verb: str, method: Callable[..., Any], *arguments: Any) -> Any:

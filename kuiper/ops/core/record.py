@@ -75,6 +75,9 @@ class Record(Generic[T]):
         The layout of the outputs, a constant of :class:`~kuiper.ir.view.Layout`.
     post_ops : bool
         Whether `bind` applies ``operator.post_ops``.
+    computes_bytes : bool
+        Whether it is a product of bytes, whose post-ops may end with ``kuiper.QuantizeLinear`` and
+        may add a residual of bytes.
     identity : bool
         Whether the output is the first input; a pass removes such operators.
     is_pure : bool
@@ -108,6 +111,7 @@ class Record(Generic[T]):
     activation: Callable[..., Any] | None = None
     layout = Layout.CONTIGUOUS
     post_ops = False
+    computes_bytes = False
     identity = False
     is_pure = True
     replaceable = False

@@ -76,6 +76,7 @@ class QuantizedConv(ConvolutionRecord[T]):
     padding: tuple[int, ...] | str = Ints(default=(0,), minimum=0, words=("same", "valid"))
     padding_mode: str = Str(("zeros",), "zeros")
     layout = Layout.CHANNELS_LAST
+    computes_bytes = True
     dtypes = np.dtype(np.uint8), np.dtype(np.int8)
 
     def verify(self: QuantizedConv[TensorSpec], op: Operator) -> None:
@@ -116,6 +117,7 @@ class QuantizedLinear(Linear[T]):
     weight_scale: T = Tensor(rank=1)
     input_scale: float = Float()
     input_zero_point: int = Int()
+    computes_bytes = True
     input_dtype = np.dtype(np.uint8)
 
     def verify(self: QuantizedLinear[TensorSpec], op: Operator) -> None:

@@ -1,0 +1,74 @@
+"""Keep tensors between products of bytes in bytes.
+
+::
+
+    kuiper.DequantizeLinear deq  1 1 r_bytes r scale=.. zero_point=..
+    nn.quantized.Conv2d     conv 2 1 x r y  -> add(r) -> nn.ReLU
+    kuiper.QuantizeLinear   q    1 1 y z scale=.. zero_point=..
+    ->
+    nn.quantized.Conv2d     conv 2 1 x r_bytes z  -> add(r_bytes) -> nn.ReLU -> kuiper.QuantizeLinear
+
+The epilogue of the product computes the same floats in the same order, so no bit changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kuiper.ir import Graph, Operand, Operator, PostOp
+from kuiper.ops import record_or_none
+from kuiper.ops.core.epilogue import QUANTIZE
+from kuiper.passes.optimize.match import only_reader, take_over_output
+
+__all__ = ["eliminate_quantized", "fuse_quantized"]
+
+DEQUANTIZE = "kuiper.DequantizeLinear"
+
+
+def eliminate_quantized(graph: Graph, specs: dict[Operand, Any]) -> None:
+    """Replace bytes that are dequantized and quantized again by the bytes themselves.
+
+    Both operators must have the same scale and zero point.  Then the byte is computed again: for
+    v = byte - zero_point, of magnitude up to 255, ``v * scale * (1 / scale)`` has a relative error
+    of less than four roundings, 2**-22, and rounds to v.
+    """
+    for op in list(graph.find(QUANTIZE)):
+        producer = op.inputs[0].producer
+        if producer is not None and producer.type == DEQUANTIZE and _same(producer, op):
+            graph.replace_uses(op.outputs[0], producer.inputs[0])
+            graph.remove_operator(op)
+
+
+def fuse_quantized(graph: Graph, specs: dict[Operand, Any]) -> None:
+    """Let products of bytes read residuals in bytes, and write bytes."""
+    for op in graph:
+        record = record_or_none(op.type)
+        if record is None or not record.computes_bytes:
+            continue
+        _fuse_residual(graph, specs, op)
+        reader = only_reader(op.outputs[0])
+        if reader is not None and reader.type == QUANTIZE:
+            op.post_ops = (*op.post_ops, PostOp(QUANTIZE, dict(reader.params)))
+            take_over_output(graph, op, reader)
+
+
+def _fuse_residual(graph: Graph, specs: dict[Operand, Any], op: Operator) -> None:
+    for number, post in enumerate(op.post_ops):
+        if post.type != "add" or post.slot is None:
+            continue
+        producer = op.inputs[post.slot].producer
+        if producer is None or producer.type != DEQUANTIZE:
+            continue
+        inputs = list(op.inputs)
+        inputs[post.slot] = producer.inputs[0]
+        graph.set_inputs(op, inputs, op.input_keys)
+        fused = PostOp("add", dict(producer.params), post.slot)
+        op.post_ops = (*op.post_ops[:number], fused, *op.post_ops[number + 1 :])
+
+
+def _same(a: Operator, b: Operator) -> bool:
+    return a.params["zero_point"] == b.params["zero_point"] and np.float32(
+        a.params["scale"]
+    ) == np.float32(b.params["scale"])
