@@ -87,6 +87,12 @@ _RESTORING = (
     Pass("restore.indices:restore_indices", "Tensor.index"),
     Pass("restore.quotients:restore_quotients", "pnnx.Expression"),
     Pass("restore.write_views", "Tensor.copy"),
+    Pass(
+        "restore.quantized:restore_fake_quantized",
+        "aten::fake_quantize_per_tensor_affine",
+        "aten::fused_moving_avg_obs_fake_quant",
+    ),
+    Pass("restore.quantized:restore_products", "kuiper.DequantizeLinear"),
 )
 _UNFREEZE_BATCH = Pass("batch.unfreeze:unfreeze_batch")
 
@@ -111,6 +117,7 @@ PASSES = (
     Pass("optimize.fold_constants", "pnnx.Attribute"),
     _ELIMINATE_DEAD,
     Pass("optimize.fuse_pad", *_PADDINGS),
+    Pass("optimize.fuse_quantized:fold_channel_factors", "nn.quantized.Conv2d"),
     Pass("optimize.fold_batch_norm", *_NORMS),
     Pass("optimize.fuse_branches", "pnnx.Expression"),
     Pass("optimize.fold_batch_norm:split_batch_norm", *_NORMS),

@@ -18,7 +18,7 @@ from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import NumpyRecord
 from kuiper.ops.core.quantization import bytes_of, check_quantization
 from kuiper.ops.core.record import NoBatchRule, Record, T, record
-from kuiper.ops.core.schema import Argument, Float, Int, Tensor, field
+from kuiper.ops.core.schema import Argument, Bool, Float, Int, Tensor, field
 from kuiper.ops.math.elementwise import Formula
 from kuiper.ops.tensor.shape import Unchanged
 
@@ -105,6 +105,54 @@ class FakeQuantize(Formula[T]):
 
     def formula(self: FakeQuantize[TensorSpec]) -> Any:
         return _quantized(self, self.quant_min, self.quant_max)
+
+
+@record("aten::fused_moving_avg_obs_fake_quant")
+class ObservedFakeQuantize(Formula[T]):
+    """Fake quantization as quantization-aware training leaves it, with its observer off.
+
+    Source: torch.fused_moving_avg_obs_fake_quant.
+
+    Raises
+    ------
+    ShapeError
+        If the observer is on, if it has a scale per row, or if an argument is computed.
+    """
+
+    input: T = Tensor()
+    observer_on: T = Tensor()
+    fake_quant_on: T = Tensor()
+    running_min: T = Tensor()
+    running_max: T = Tensor()
+    scale: T = Tensor()
+    zero_point: T = Tensor()
+    averaging_const: float = Float()
+    quant_min: int = Int()
+    quant_max: int = Int()
+    ch_axis: int = Int()
+    per_row_fake_quant: bool = Bool(False)
+    symmetric_quant: bool = Bool(False)
+
+    def formula(self: ObservedFakeQuantize[TensorSpec]) -> Any:
+        found = []
+        for name in ("observer_on", "fake_quant_on", "scale", "zero_point"):
+            value = getattr(self, name).constant
+            if value is None or value.size != 1:
+                raise ShapeError(f"'{name}' is {getattr(self, name)!r}, expected one known number")
+            found.append(value.item())
+        observes, quantizes, scale, zero = found
+        if observes:
+            raise ShapeError(
+                "its observer is on, so results would depend on earlier runs; call "
+                "torch.ao.quantization.disable_observer on the model before it is exported"
+            )
+        if not quantizes:
+            return Ref(0), [self.input]
+        plain = FakeQuantize(
+            input=self.input, scale=scale, zero_point=int(zero), quant_min=self.quant_min,
+            quant_max=self.quant_max,
+        )  # fmt: skip
+        return plain.formula()
 
 
 @record("aten::fake_quantize_per_channel_affine")

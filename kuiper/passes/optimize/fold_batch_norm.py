@@ -29,7 +29,9 @@ from kuiper.passes.optimize.match import is_float32, only_reader, take_over_outp
 __all__ = ["affine", "fold_batch_norm", "split_batch_norm"]
 
 NORMS = ("nn.BatchNorm1d", "nn.BatchNorm2d", "nn.BatchNorm3d")
-PRODUCERS = ("nn.Conv1d", "nn.Conv2d", "nn.Conv3d", "nn.Linear")
+PRODUCERS = (
+    "nn.Conv1d", "nn.Conv2d", "nn.Conv3d", "nn.Linear", "nn.quantized.Conv2d", "nn.quantized.Linear"
+)  # fmt: skip
 
 
 def fold_batch_norm(graph: Graph, specs: dict[Operand, Any]) -> None:
@@ -93,8 +95,12 @@ def _folded(producer: Operator, norm: Operator) -> dict[str, Attribute]:
     scale, shift = affine(norm)
     weight = producer.attributes["weight"]
     attributes = dict(producer.attributes)
-    # Computed during packing, so that it takes no memory before or after.
-    attributes["weight"] = Attribute(weight.shape, "f32", partial(_scaled, weight, scale))
+    if "weight_scale" in attributes:  # of bytes
+        scales = attributes["weight_scale"].numpy() * scale
+        attributes["weight_scale"] = Attribute.from_array(scales.astype(np.float32))
+    else:
+        # Computed during packing, so that it takes no memory before or after.
+        attributes["weight"] = Attribute(weight.shape, "f32", partial(_scaled, weight, scale))
     if "bias" in attributes:
         shift = shift + attributes["bias"].numpy() * scale
     attributes["bias"] = Attribute.from_array(shift.astype(np.float32))

@@ -17,14 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from kuiper.ir import Graph, Operand, Operator, PostOp
+from kuiper.ir import Attribute, Graph, Operand, Operator, PostOp
 from kuiper.ops import record_or_none
 from kuiper.ops.core.epilogue import QUANTIZE
 from kuiper.passes.optimize.match import only_reader, take_over_output
 
-__all__ = ["eliminate_quantized", "fuse_quantized"]
+__all__ = ["eliminate_quantized", "fold_channel_factors", "fuse_quantized"]
 
 DEQUANTIZE = "kuiper.DequantizeLinear"
+PRODUCTS = ("nn.quantized.Conv2d", "nn.quantized.Linear")
+FACTORS = ("div(@0,@1)", "mul(@0,@1)")
 
 
 def eliminate_quantized(graph: Graph, specs: dict[Operand, Any]) -> None:
@@ -39,6 +41,54 @@ def eliminate_quantized(graph: Graph, specs: dict[Operand, Any]) -> None:
         if producer is not None and producer.type == DEQUANTIZE and _same(producer, op):
             graph.replace_uses(op.outputs[0], producer.inputs[0])
             graph.remove_operator(op)
+
+
+def fold_channel_factors(graph: Graph, specs: dict[Operand, Any]) -> None:
+    """Fold a factor or a divisor per channel into the scales of the product of bytes before it.
+
+    Quantization-aware training divides by the scale of a batch normalisation in front of it::
+
+        nn.quantized.Conv2d conv 1 1 x y                   nn.quantized.Conv2d conv 1 1 x z
+        pnnx.Expression     e    2 1 y c z expr=div(@0,@1)    ->
+    """
+    for op in graph.find("pnnx.Expression"):
+        y = op.inputs[0] if len(op.inputs) == 2 else None
+        if y is None or str(op.params.get("expr")) not in FACTORS:
+            continue
+        producer, constant = y.producer, specs[op.inputs[1]].source
+        if (
+            producer is None
+            or producer.type not in PRODUCTS
+            or producer.post_ops
+            or constant is None
+            or only_reader(y) is not op
+            or specs[op.inputs[1]].shape != _channels_alone(producer.type, specs[y].shape)
+            or specs[op.outputs[0]] != specs[y]
+        ):
+            continue
+        sources = (constant, *producer.attributes.values())
+        key = ("fold_channel_factors", producer.name, *map(id, sources))
+        if key not in graph.derived:
+            factors = specs[op.inputs[1]].constant.reshape(-1).astype(np.float64)
+            if str(op.params["expr"]) == FACTORS[0]:
+                factors = 1.0 / factors
+            # Keep the sources alive, so that their ids are not reused.
+            graph.derived[key] = (_scaled(producer.attributes, factors), sources)
+        producer.attributes = {**producer.attributes, **graph.derived[key][0]}
+        take_over_output(graph, producer, op)
+
+
+def _channels_alone(type: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of one number per channel of a product's result."""
+    return (1, shape[1], 1, 1) if type == "nn.quantized.Conv2d" else (shape[-1],)
+
+
+def _scaled(attributes: Any, factors: np.ndarray) -> dict[str, Attribute]:
+    names = [name for name in ("weight_scale", "bias") if name in attributes]
+    return {
+        name: Attribute.from_array((attributes[name].numpy() * factors).astype(np.float32))
+        for name in names
+    }
 
 
 def fuse_quantized(graph: Graph, specs: dict[Operand, Any]) -> None:
