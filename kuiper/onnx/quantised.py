@@ -16,6 +16,7 @@ from kuiper.onnx.products import linear, transposed
 from kuiper.onnx.registry import fold, op
 from kuiper.onnx.tensors import element_dtype
 from kuiper.onnx.values import Known, Ref, product
+from kuiper.ops.core.quantization import MAX_SCALE, MIN_SCALE
 from kuiper.onnx.windows import (
     average_pool,
     conv,
@@ -30,6 +31,7 @@ __all__ = ["dequantized", "integers", "quantized"]
 EXACT = 1 << 22
 TYPES = ("uint8", "int8", "int16", "int32")
 FLOAT = np.dtype(np.float32)
+SIGNED = "sub(@0,128.0)"  # from stored bytes to signed ones
 
 
 def _is_zero(value: Any) -> bool:
@@ -114,8 +116,48 @@ def quantize_linear(
     output_dtype: int = 0, precision: int = 0, saturate: int = 1,
 ) -> Any:  # fmt: skip
     dtype = _target(b, zero, output_dtype)
+    parameters = _per_tensor(scale, zero, dtype)
+    if parameters is not None and isinstance(x, Ref) and x.dtype == FLOAT:
+        stored = b.emit("kuiper.QuantizeLinear", x, **parameters)
+        if dtype == np.uint8:
+            return stored
+        return b.cast(b.formula(SIGNED, b.cast(stored, FLOAT)), dtype)
     factor, shift = (_along(b, v, x, axis, block_size) for v in (scale, zero))
     return b.cast(quantized(b, x, factor, shift, dtype), dtype)
+
+
+def _per_tensor(scale: Any, zero: Any, dtype: np.dtype) -> dict[str, Any] | None:
+    """Return the parameters of a tensor of bytes; None for other types, or if a run computes them.
+
+    Signed bytes are stored with 128 added, and so is their zero point.
+    """
+    if dtype.name not in TYPES[:2] or not isinstance(scale, Known) or scale.array.size != 1:
+        return None
+    if not (zero is None or (isinstance(zero, Known) and zero.array.size == 1)):
+        return None
+    factor, point = float(scale.array.item()), 0 if zero is None else int(zero.array.item())
+    if scale.dtype != FLOAT or not MIN_SCALE <= factor <= MAX_SCALE:
+        return None
+    return {"scale": factor, "zero_point": point - int(np.iinfo(dtype).min)}
+
+
+def _stored_bytes(x: Any) -> Any:
+    """Return the unsigned bytes that a tensor is stored in; None if it is no such tensor."""
+    if not isinstance(x, Ref) or x.dtype == np.uint8:
+        return x if isinstance(x, Ref) else None
+    # The operators that `quantize_linear` adds for signed bytes.
+    operand = x.operand
+    for kind in ("Tensor.to", "pnnx.Expression", "Tensor.to"):
+        producer = operand.producer
+        if producer is None or producer.type != kind or len(producer.inputs) != 1:
+            return None
+        if kind == "pnnx.Expression" and producer.params.get("expr") != SIGNED:
+            return None
+        operand = producer.inputs[0]
+    producer = operand.producer
+    if producer is None or producer.type != "kuiper.QuantizeLinear":
+        return None
+    return Ref(operand, np.dtype(np.uint8), x.shape, x.probes)
 
 
 @fold("QuantizeLinear")
@@ -141,6 +183,9 @@ def dequantize_linear(
 ) -> Any:  # fmt: skip
     if x.dtype.name not in TYPES:
         raise b.error(f"has the type {x.dtype}, expected one of {', '.join(TYPES)}")
+    stored, parameters = _stored_bytes(x), _per_tensor(scale, zero, x.dtype)
+    if stored is not None and parameters is not None:
+        return b.emit("kuiper.DequantizeLinear", stored, **parameters)
     factor, shift = (_along(b, v, x, axis, block_size) for v in (scale, zero))
     return dequantized(b, _before_bytes(b, x), factor, shift)
 
