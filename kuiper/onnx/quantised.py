@@ -16,7 +16,6 @@ from kuiper.onnx.products import linear, transposed
 from kuiper.onnx.registry import fold, op
 from kuiper.onnx.tensors import element_dtype
 from kuiper.onnx.values import Known, Ref, product
-from kuiper.ops.core.quantization import MAX_SCALE, MIN_SCALE
 from kuiper.onnx.windows import (
     average_pool,
     conv,
@@ -24,6 +23,7 @@ from kuiper.onnx.windows import (
     window_pads,
     with_margins,
 )
+from kuiper.ops.core.quantization import MAX_SCALE, MIN_SCALE
 
 __all__ = ["dequantized", "integers", "quantized"]
 

@@ -11,7 +11,14 @@ from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.record import find_record, function_of
 
-__all__ = ["QUANTIZE", "Epilogue", "activation_epilogue", "activation_of", "make_epilogue", "residual_view"]
+__all__ = [
+    "QUANTIZE",
+    "Epilogue",
+    "activation_epilogue",
+    "activation_of",
+    "make_epilogue",
+    "residual_view",
+]
 
 INFINITY = float("inf")
 # The last post-op of a product whose result is stored in bytes.

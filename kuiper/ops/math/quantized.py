@@ -222,7 +222,9 @@ class QuantizeLinear(Record[T]):
         if self.input.rank == 4 and b.feeds_only("nn.quantized.Conv2d"):
             layout = Layout.CHANNELS_LAST
         b.python(
-            lambda x: bytes_of(x, self.scale, self.zero_point), [self.input], [b.output(layout=layout)]
+            lambda x: bytes_of(x, self.scale, self.zero_point),
+            [self.input],
+            [b.output(layout=layout)],
         )
 
 
@@ -255,5 +257,6 @@ class DequantizeLinear(Record[T]):
         z, s = self.zero_point, np.float32(self.scale)
         b.python(
             lambda x: (x.astype(np.int32) - z).astype(np.float32) * s,
-            [self.input], [b.output(layout=self.input)],
+            [self.input],
+            [b.output(layout=self.input)],
         )

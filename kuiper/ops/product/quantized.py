@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kuiper.errors import OperatorError, ShapeError
+from kuiper.errors import ShapeError
 from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_epilogue, residual_view
 from kuiper.ops.core.quantization import bytes_of, check_quantization
 from kuiper.ops.core.record import T, record
-from kuiper.ops.product.algorithms import Convolution, bind_convolution
-from kuiper.ops.product.filters import Filters
 from kuiper.ops.core.schema import Float, Int, Ints, Str, Tensor
+from kuiper.ops.product.algorithms import Convolution, bind_convolution
 from kuiper.ops.product.dynamic_linear import verify_scales
+from kuiper.ops.product.filters import Filters
 from kuiper.ops.product.geometry import ConvolutionRecord, Geometry, output_spec
 from kuiper.ops.product.linear import Linear, as_matrix
 
@@ -135,7 +135,9 @@ class QuantizedLinear(Linear[T]):
         residual = residual_view(b)
         if residual is not None:
             residual = as_image(as_matrix(b, residual))
-        _float_product(self, b, x, as_image(rows), Geometry((1, 1), (1, 1), (1, 1), ((0, 0),) * 2), residual)
+        _float_product(
+            self, b, x, as_image(rows), Geometry((1, 1), (1, 1), (1, 1), ((0, 0),) * 2), residual
+        )
 
 
 def as_image(rows: TensorView) -> TensorView:
@@ -148,15 +150,20 @@ def _float_product(a, b, x, y, geometry, residual):
     xf = b.temporary(x.shape, np.float32, Layout.CHANNELS_LAST)
     s, z = np.float32(a.input_scale), a.input_zero_point
     b.python(lambda v: (v.astype(np.int32) - z).astype(np.float32), [x], [xf])
-    w = np.asarray(a.weight.constant).astype(np.float32) * (np.asarray(a.weight_scale.constant) * s).reshape(
-        -1, *[1] * (a.weight.rank - 1))
+    w = np.asarray(a.weight.constant).astype(np.float32) * (
+        np.asarray(a.weight_scale.constant) * s
+    ).reshape(-1, *[1] * (a.weight.rank - 1))
     w = w.reshape(*w.shape[:2], *geometry.kernel)
     epilogue = make_epilogue(b, residual)
     out = y
     if epilogue is not None and epilogue.residual_quantization is not None:
         rs, rz = epilogue.residual_quantization
         rf = b.temporary(y.shape, np.float32, Layout.CHANNELS_LAST)
-        b.python(lambda v: (v.astype(np.int32) - rz).astype(np.float32) * np.float32(rs), [epilogue.residual], [rf])
+        b.python(
+            lambda v: (v.astype(np.int32) - rz).astype(np.float32) * np.float32(rs),
+            [epilogue.residual],
+            [rf],
+        )
         epilogue.residual, epilogue.ldr = rf, rf.row_stride
     if epilogue is not None and epilogue.output is not None:
         out = b.temporary(y.shape, np.float32, Layout.CHANNELS_LAST)

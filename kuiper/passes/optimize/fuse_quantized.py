@@ -6,7 +6,7 @@
     nn.quantized.Conv2d     conv 2 1 x r y  -> add(r) -> nn.ReLU
     kuiper.QuantizeLinear   q    1 1 y z scale=.. zero_point=..
     ->
-    nn.quantized.Conv2d     conv 2 1 x r_bytes z  -> add(r_bytes) -> nn.ReLU -> kuiper.QuantizeLinear
+    nn.quantized.Conv2d     conv 2 1 x r_bytes z -> add(r_bytes) -> nn.ReLU -> QuantizeLinear
 
 The epilogue of the product computes the same floats in the same order, so no bit changes.
 """

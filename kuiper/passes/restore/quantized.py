@@ -13,8 +13,8 @@ QuantizeLinear and DequantizeLinear.  Weights are stored after rounding::
 What proves the change:
 
 - The input of the product is a DequantizeLinear, so its values are ``(byte - zero) * scale``.
-- Each weight of an output channel is ``k * s`` for an integer k of -128 to 127 and one float32 s, in
-  every bit: the bytes are recovered, not chosen.
+- Each weight of an output channel is ``k * s`` for an integer k of -128 to 127 and one float32 s,
+  in every bit: the bytes are recovered, not chosen.
 
 The integer product is exact where the product of floats rounds each sum, so results differ by the
 rounding of float32 alone.  Weights that are on no such grid stay, and so does their product.
