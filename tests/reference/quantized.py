@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .attention import multihead_attention
+from .convolution import conv2d
 from .registry import reference
 
 _RANGES = {12: (-128, 127), 13: (0, 255), 14: (-(2**31), 2**31 - 1)}
@@ -41,6 +42,48 @@ def fake_quantize_channels(input, scale, zero_point, axis, low, high):
     lines = np.moveaxis(input, axis, 0)
     each = zip(lines, scale, zero_point, strict=True)
     return np.moveaxis(np.stack([_rounded(*one, low, high) for one in each]), 0, axis)
+
+
+@reference("aten::fused_moving_avg_obs_fake_quant")
+def observed_fake_quantize(
+    input, observes, quantizes, low, high, scale, zero_point, average, quant_min, quant_max, *_
+):
+    """Round to multiples of a scale, as far as quantization is on."""
+    if not np.all(quantizes):
+        return input
+    return _rounded(input, np.ravel(scale)[0], np.ravel(zero_point)[0], quant_min, quant_max)
+
+
+@reference("kuiper.QuantizeLinear")
+def quantize_linear(input, scale, zero_point):
+    """Round to bytes."""
+    inverse = np.float32(1) / np.float32(scale)
+    integers = np.rint(np.float32(input) * inverse).astype(np.float64) + zero_point
+    return np.clip(integers, 0, 255).astype(np.uint8)
+
+
+@reference("kuiper.DequantizeLinear")
+def dequantize_linear(input, scale, zero_point):
+    """Return the values that bytes stand for."""
+    return (input.astype(np.float64) - zero_point) * np.float32(scale)
+
+
+@reference("nn.quantized.Conv2d")
+def quantized_conv(
+    input, weight, bias=None, *, weight_scale, input_scale, input_zero_point, **options
+):
+    """Convolve the integers, then scale."""
+    sums = conv2d(input.astype(np.float64) - input_zero_point, weight.astype(np.float64), **options)
+    y = sums * (weight_scale.astype(np.float64) * input_scale)[:, None, None]
+    return y if isinstance(bias, bool) or bias is None else y + bias[:, None, None]
+
+
+@reference("nn.quantized.Linear")
+def quantized_linear(input, weight, weight_scale, bias=None, *, input_scale, input_zero_point, **_):
+    """Multiply the integers, then scale."""
+    sums = (input.astype(np.float64) - input_zero_point) @ weight.astype(np.float64).T
+    y = sums * (weight_scale.astype(np.float64) * input_scale)
+    return y if isinstance(bias, bool) or bias is None else y + bias
 
 
 def _multiply(input, weight):
