@@ -1,7 +1,7 @@
 # Products of unsigned by signed bytes (simd/dot_tile.h), and rows of floats as unsigned bytes.
 
 from libc.math cimport NAN
-from libc.stdint cimport uint8_t
+from libc.stdint cimport int32_t, uint8_t
 from libc.string cimport memcpy, memset
 
 from kuiper._kernels.micro.table cimport BYTE_ZERO, u8s8_gemm_fn
@@ -11,7 +11,12 @@ cdef extern from "_kernels/simd/dot_tile.h" nogil:
         DOT_ROWS "KP_DOT_ROWS"
         DOT_IS_NATIVE "KP_DOT_IS_NATIVE"
     void enter_dot "kp_enter_dot"(u8s8_gemm_fn* table) noexcept
-    void store_bytes "kp_store_bytes"(uint8_t*, vf32, long) noexcept
+    vi32 nearest_int "kp_nearest"(vf32) noexcept            # to even integers from halves
+    vf32 floats "kp_floats"(vi32) noexcept
+    vf32 number "kp_number"(vf32) noexcept              # 0 for NaN
+    vi32 load_ints "kp_load_ints"(const int32_t*) noexcept
+    vf32 load_bytes "kp_load_bytes"(const uint8_t*, long) noexcept
+    void store_bytes "kp_store_bytes"(uint8_t*, vi32, long) noexcept
     vi32 larger_int "kp_larger_int"(vi32, vi32) noexcept
     int largest_int "kp_largest_int"(vi32) noexcept
 
@@ -43,7 +48,8 @@ cdef void f32_quantize_rows(
     const float* x, Py_ssize_t x_row, Py_ssize_t rows, Py_ssize_t n, uint8_t* y, Py_ssize_t y_row,
     Py_ssize_t width, float* factors,
 ) noexcept nogil:
-    cdef vf32 scale, zero = splat(BYTE_ZERO)
+    cdef vf32 scale
+    cdef vi32 zero = splat_int(BYTE_ZERO)
     cdef Py_ssize_t i, k
     cdef int top
     cdef float largest
@@ -55,11 +61,12 @@ cdef void f32_quantize_rows(
             factors[i] = largest / BYTE_LIMIT
             scale = splat(BYTE_LIMIT / largest)
             while k + LANES <= n:
-                store_bytes(y + k, vrint(rounded(load(x + k) * scale)) + zero, LANES)
+                store_bytes(y + k, nearest_int(rounded(load(x + k) * scale)) + zero, LANES)
                 k += LANES
             if k < n:
                 store_bytes(
-                    y + k, vrint(rounded(load_n(x + k, rest_of(n - k)) * scale)) + zero, n - k
+                    y + k, nearest_int(rounded(load_n(x + k, rest_of(n - k)) * scale)) + zero,
+                    rest_of(n - k),
                 )
             k = n
         else:  # all zero, or not finite, which makes all results of the row NaN

@@ -213,6 +213,18 @@ ctypedef void (*quantize_rows_fn)(
     Py_ssize_t width, float* factors,
 ) noexcept nogil
 
+# Floats as bytes of one scale and zero point, for i < n; NaN becomes `zero`:
+#
+#     y[i] = clamp(rint(x[i] * inverse) + zero, 0, 255)
+#
+# and back: y[i] = (x[i] - zero) * scale.
+ctypedef void (*f32_to_u8_fn)(
+    Py_ssize_t n, const float* x, uint8_t* y, float inverse, int zero
+) noexcept nogil
+ctypedef void (*u8_to_f32_fn)(
+    Py_ssize_t n, const uint8_t* x, float* y, float scale, int zero
+) noexcept nogil
+
 # f32_gemm[1] for one tap and ROW_PANELS panels `stride` floats apart, without residual or bounds:
 # y[q * nr + j] for q < ROW_PANELS.
 cdef enum:
@@ -459,6 +471,9 @@ ctypedef struct kernels_t:
     bint dot_is_native               # whether one instruction sums four products
     u8s8_gemm_fn[MAX_MR + 1] u8s8_gemm
     quantize_rows_fn f32_quantize_rows
+    # tensors of bytes
+    f32_to_u8_fn f32_to_u8
+    u8_to_f32_fn u8_to_f32
     strassen_sums_fn f32_strassen_sums
     tile_sum_fn f32_tile_sum
     # depthwise convolution: f32_dwconv[m] handles m pixels, 1 <= m <= dw_m

@@ -116,13 +116,86 @@ static inline kp_vf32 kp_floats(kp_vi32 v) {
     return (kp_vf32)__builtin_convertvector((kp_ints)v, kp_reals);
 #endif
 }
-/* Lanes, whole numbers from 0 to 255, as bytes. */
-static inline void kp_store_bytes(uint8_t *p, kp_vf32 v, long n) {
-    float x[KP_LANES];
+/* Lanes rounded to the nearest integers, to even ones from halves; for |v| < 2^31. */
+static inline kp_vi32 kp_nearest(kp_vf32 v) {
+#if KP_AVX512
+    return (kp_vi32)_mm512_cvtps_epi32((__m512)v);
+#elif KP_AVX
+    return (kp_vi32)_mm256_cvtps_epi32((__m256)v);
+#elif KP_SSE
+    return (kp_vi32)_mm_cvtps_epi32((__m128)v);
+#elif KP_NEON
+    return (kp_vi32)vcvtnq_s32_f32((float32x4_t)v);
+#elif KP_LANES == 1
+    return (int32_t)kp_rint(v);
+#else
+    typedef int32_t kp_ints __attribute__((vector_size(4 * KP_LANES)));
+    typedef float kp_reals __attribute__((vector_size(4 * KP_LANES)));
+    return (kp_vi32)__builtin_convertvector((kp_reals)kp_rint(v), kp_ints);
+#endif
+}
+
+/* The first n lanes, whole numbers from 0 to 255, as bytes. */
+static inline void kp_store_bytes(uint8_t *p, kp_vi32 v, long n) {
+#if KP_AVX512
+    __m128i bytes = _mm512_cvtepi32_epi8((__m512i)v);
+    if (n == KP_LANES) _mm_storeu_si128((__m128i *)p, bytes);
+    else _mm_mask_storeu_epi8(p, (__mmask16)((1u << n) - 1), bytes);
+#else
+#if KP_AVX
+    __m256i x = (__m256i)v;
+    __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extractf128_si256(x, 1));
+    __m128i bytes = _mm_packus_epi16(words, words);
+#elif KP_SSE
+    __m128i words = _mm_packs_epi32((__m128i)v, (__m128i)v);
+    __m128i bytes = _mm_packus_epi16(words, words);
+#elif KP_NEON
+    uint16x4_t words = vmovn_u32((uint32x4_t)v);
+    uint8x8_t bytes = vmovn_u16(vcombine_u16(words, words));
+#else
+    int32_t x[KP_LANES];
     uint8_t bytes[KP_LANES];
     memcpy(x, &v, sizeof x);
-    for (int i = 0; i < KP_LANES; i++) bytes[i] = (uint8_t)(int32_t)x[i];
-    memcpy(p, bytes, (size_t)n);
+    for (int i = 0; i < KP_LANES; i++) bytes[i] = (uint8_t)x[i];
+#endif
+    if (n == KP_LANES) memcpy(p, &bytes, KP_LANES);
+    else memcpy(p, &bytes, (size_t)n);
+#endif
+}
+
+/* n bytes as the first lanes, the other lanes are 0. */
+static inline kp_vf32 kp_load_bytes(const uint8_t *p, long n) {
+#if KP_AVX512
+    __m128i bytes = n == KP_LANES ? _mm_loadu_si128((const __m128i *)p)
+                                  : _mm_maskz_loadu_epi8((__mmask16)((1u << n) - 1), p);
+    return kp_floats((kp_vi32)_mm512_cvtepu8_epi32(bytes));
+#else
+    uint8_t bytes[KP_LANES] = {0};
+    if (n == KP_LANES) memcpy(bytes, p, KP_LANES);
+    else memcpy(bytes, p, (size_t)n);
+#if KP_AVX && defined(__AVX2__)
+    return kp_floats((kp_vi32)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)bytes)));
+#elif KP_SSE
+    __m128i zero = _mm_setzero_si128();
+    __m128i words = _mm_unpacklo_epi8(_mm_cvtsi32_si128(kp_quad(bytes)), zero);
+    return kp_floats((kp_vi32)_mm_unpacklo_epi16(words, zero));
+#else
+    float x[KP_LANES];
+    kp_vf32 v;
+    for (int i = 0; i < KP_LANES; i++) x[i] = bytes[i];
+    memcpy(&v, x, sizeof v);
+    return v;
+#endif
+#endif
+}
+
+/* v, with 0 in the lanes that are NaN. */
+static inline kp_vf32 kp_number(kp_vf32 v) {
+#if KP_AVX512
+    return (kp_vf32)_mm512_maskz_mov_ps(_mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_ORD_Q), (__m512)v);
+#else
+    return kp_from_bits(kp_bits(v) & kp_eq(v, v));
+#endif
 }
 
 static inline kp_vi32 kp_larger_int(kp_vi32 a, kp_vi32 b) {
