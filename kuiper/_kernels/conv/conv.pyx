@@ -23,6 +23,9 @@ from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport (
     DW_ROW, FEW_OUTPUTS, dwrow_fn, kernels_t, prefetch_distance, row_kernel,
 )
+from kuiper._kernels.conv.tiles cimport (
+    PANEL_BYTES, first_pixel, item_of, item_t, pixel_blocks, share_of, share_t, tiling_t,
+)
 from kuiper._kernels.conv.window cimport (
     Window, is_inside, output_pixel, phase_t, point_inside, point_rows, window_t,
 )
@@ -49,9 +52,6 @@ cdef extern from *:
 
 cdef enum:
     EPILOGUE_COLUMNS = 256       # columns per call of a post-op, if a tile has several panels
-    BLOCK_BYTES = 256 * 1024     # input that stays in the L2 cache from panel to panel
-    MIN_TILES = 8                # per block
-    PANEL_BYTES = 512 * 1024     # larger weights do not stay in the L2 cache beside the input
     # Outputs above these sizes are prefetched for writing; measured for each driver.
     FETCHED_BYTES = 1 << 23
     FETCHED_ROW_BYTES = 1 << 22
@@ -69,12 +69,10 @@ cdef struct conv_t:
     ref_t y                      # (n, out_h, out_w, groups * out_channels)
     ref_t scratch                # (taps, mr) pointers
     const float* zeros           # (in_channels,)
-    Py_ssize_t groups
+    tiling_t tiling
     Py_ssize_t in_channels       # of one group
     Py_ssize_t out_channels      # of one group
-    bint panel_major             # all tiles of a panel before the next panel
     bint few_outputs             # use the tile for few output channels
-    Py_ssize_t x_bytes
     bint fetches                 # prefetch the output lines of a tile before computing it
     epilogue_t epilogue
 
@@ -113,12 +111,13 @@ cdef class ConvStep(Step):
         self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
         self.p.scratch = self.ref(scratch)
         self.p.zeros = &zero_view[0]
-        self.p.groups, self.p.in_channels, self.p.out_channels = groups, in_channels, out_channels
-        # Small weights stay in the L2 cache: apply all panels to a tile before the next tile.
-        # Large weights should be read once: apply a panel to all tiles before the next panel.
-        self.p.panel_major = weight.n_bytes > PANEL_BYTES
+        self.p.in_channels, self.p.out_channels = in_channels, out_channels
+        self.p.tiling = tiling_t(
+            &window.w, active().mr, groups, ceil_div(out_channels, active().nr),
+            weight.n_bytes > PANEL_BYTES, x.n_bytes,
+            4 * active().nr * in_channels * window.max_taps,
+        )
         self.p.few_outputs = few_outputs
-        self.p.x_bytes = x.n_bytes
         self.p.fetches = 4 * y.size > FETCHED_BYTES
         self.p.epilogue = make_epilogue(self, epilogue)
         self.run = conv_run
@@ -133,42 +132,6 @@ def conv_scratch_bytes(Py_ssize_t taps):
     return sizeof(float*) * active().mr * taps
 
 
-cdef Py_ssize_t n_tiles(const conv_t* p, const phase_t* phase) noexcept nogil:
-    return n_runs(p.window, phase) * ceil_div(run_pixels(p.window, phase), p.kernels.mr)
-
-
-cdef inline Py_ssize_t n_runs(const window_t* w, const phase_t* phase) noexcept nogil:
-    """Return the number of runs of a phase: the batch, one image or one row each.
-
-    The pixels of a run have a constant distance in the output.
-    """
-    if w.out_step_w > 1 or w.out_step > 1 or phase.width < w.out_w:
-        return w.n * phase.height
-    return 1 if phase.height == w.out_h else w.n
-
-
-cdef inline Py_ssize_t run_pixels(const window_t* w, const phase_t* phase) noexcept nogil:
-    return w.n * phase.height * phase.width // max(n_runs(w, phase), 1)
-
-
-cdef Py_ssize_t pixel_blocks(const conv_t* p, Py_ssize_t n_shards) noexcept nogil:
-    """Return the number of blocks per thread; a block is read once for all panels and phases.
-
-    1 means no blocks: shards are then ranges of tiles x panels, which balance small images.
-    """
-    cdef const window_t* w = p.window
-    cdef Py_ssize_t f, tiles = 1 << 40, panel_bytes = 0, blocks
-    if w.n_phases == 1 and not p.panel_major:
-        return 1
-    for f in range(w.n_phases):
-        tiles = min(tiles, n_tiles(p, &w.phases[f]))
-        panel_bytes = max(
-            panel_bytes, 4 * p.kernels.nr * p.in_channels * w.phases[f].n_taps
-        )
-    blocks = p.x_bytes // n_shards // max(BLOCK_BYTES, 2 * panel_bytes)
-    return max(min(blocks, tiles // n_shards // MIN_TILES), 1)
-
-
 cdef void conv_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
@@ -181,28 +144,19 @@ cdef void conv_run(
     """
     cdef const conv_t* p = <const conv_t*> params
     cdef const phase_t* phase
-    cdef Py_ssize_t blocks = pixel_blocks(p, n_shards), block, f, tiles, work, first, last
-    work = p.groups * ceil_div(p.out_channels, p.kernels.nr)
+    cdef share_t share
+    cdef Py_ssize_t blocks = pixel_blocks(&p.tiling, n_shards), block, f
     for block in range(blocks):
         for f in range(p.window.n_phases):
             phase = &p.window.phases[f]
-            tiles = n_tiles(p, phase)
-            if blocks == 1:
-                conv_tiles(
-                    p, slots, phase, 0, tiles, shard_start(work * tiles, shard, n_shards),
-                    shard_start(work * tiles, shard + 1, n_shards),
-                )
-            else:
-                first = shard_start(tiles, shard * blocks + block, n_shards * blocks)
-                last = shard_start(tiles, shard * blocks + block + 1, n_shards * blocks)
-                conv_tiles(p, slots, phase, first, last - first, 0, work * (last - first))
+            share = share_of(&p.tiling, phase, block, blocks, shard, n_shards)
+            conv_tiles(p, slots, phase, &share)
 
 
 cdef void conv_tiles(
-    const conv_t* p, char* const* slots, const phase_t* phase, Py_ssize_t first_tile,
-    Py_ssize_t tiles, Py_ssize_t q, Py_ssize_t stop,
+    const conv_t* p, char* const* slots, const phase_t* phase, share_t* share
 ) noexcept nogil:
-    """Compute items q to stop - 1 of (tiles x panels x groups) of a phase."""
+    """Compute the items of a share."""
     cdef const window_t* w = p.window
     cdef const kernels_t* kernels = p.kernels
     cdef const float* x = <const float*> at(slots, p.x)
@@ -210,23 +164,19 @@ cdef void conv_tiles(
     cdef const float* residual
     cdef float* y = <float*> at(slots, p.y)
     cdef const float** rows = <const float**> at(slots, p.scratch)
-    cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr
-    cdef Py_ssize_t panels = (p.out_channels + nr - 1) // nr, run = run_pixels(w, phase)
-    cdef Py_ssize_t per_run = (run + mr - 1) // mr, tile, panel, group, start, n, i
+    cdef bint panel_major = p.tiling.panel_major
+    cdef item_t item
+    cdef Py_ssize_t nr = kernels.nr, panels = p.tiling.panels, panel, group, n, i
     cdef Py_ssize_t depth = (phase.n_taps * p.in_channels + 1) * nr
     cdef Py_ssize_t at_tile = -1, at_group = -1, pixel = 0, m = 0, pending = 0
     cdef Py_ssize_t ldy = w.out_step_w * w.ldy, ldr = w.out_step_w * p.epilogue.ldr
     cdef float* y_tile
-    while q < stop:
-        if p.panel_major:
-            tile, panel, group = q % tiles, q // tiles % panels, q // tiles // panels
-        else:
-            panel, tile, group = q % panels, q // panels % tiles, q // panels // tiles
-        if tile != at_tile or group != at_group:
-            at_tile, at_group = tile, group
-            start = (first_tile + tile) % per_run * run // per_run
-            m = ((first_tile + tile) % per_run + 1) * run // per_run - start
-            pixel = (first_tile + tile) // per_run * run + start
+    while share.q < share.stop:
+        item = item_of(&p.tiling, share)
+        panel, group = item.panel, item.group
+        if item.tile != at_tile or group != at_group:
+            at_tile, at_group = item.tile, group
+            pixel = first_pixel(share, item.tile, &m)
             point_rows(w, phase, x + group * p.in_channels, p.zeros, pixel, m, rows)
             pixel = output_pixel(w, phase, pixel)
         n = min(nr, p.out_channels - panel * nr)
@@ -250,15 +200,18 @@ cdef void conv_tiles(
             kernels.f32_gemm[m](
                 phase.n_taps, p.in_channels, <const float* const*> rows,
                 weight + phase.weight + (group * panels + panel) * depth,
-                prefetch_distance(tile, depth, nr) if p.panel_major else 0,
+                prefetch_distance(item.tile, depth, nr) if panel_major else 0,
                 y_tile, ldy, n,
                 residual if p.epilogue.residual_in_tile else NULL, ldr,
                 p.epilogue.lo, p.epilogue.hi,
             )
-        q += 1
+        share.q += 1
         # Run the post-ops on several panels at once: longer rows, still in the cache.
         pending += n
-        if p.panel_major or q == stop or panel + 1 == panels or pending >= EPILOGUE_COLUMNS:
+        if (
+            panel_major or share.q == share.stop or panel + 1 == panels
+            or pending >= EPILOGUE_COLUMNS
+        ):
             n -= pending
             if residual != NULL:
                 residual += n

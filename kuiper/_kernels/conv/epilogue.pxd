@@ -4,7 +4,7 @@
 # stored.  Other functions run over the stored tile while it is in the L1 cache.
 
 from kuiper._runtime.step cimport at, ref_t
-from kuiper._kernels.micro.table cimport kernels_t, unary_fn
+from kuiper._kernels.micro.table cimport kernels_t, sums_end_t, unary_fn
 
 ctypedef struct epilogue_t:
     float lo                   # bounds of the clamp in registers
@@ -27,6 +27,17 @@ cdef inline const float* residual_at(
     """Return the address of the residual's element `offset`, or NULL without a residual."""
     if not epilogue.has_residual:
         return NULL
+    return <const float*> at(slots, epilogue.residual) + offset
+
+
+cdef inline const void* residual_bytes_at(
+    const epilogue_t* epilogue, const sums_end_t* end, char* const* slots, Py_ssize_t offset
+) noexcept nogil:
+    """Return the same address if the residual may be in bytes."""
+    if not epilogue.has_residual:
+        return NULL
+    if end.residual_in_bytes:
+        return at(slots, epilogue.residual) + offset
     return <const float*> at(slots, epilogue.residual) + offset
 
 
@@ -63,3 +74,7 @@ cdef inline void finish_tile(
 
 
 cdef epilogue_t make_epilogue(object step, object epilogue) except *
+
+
+# The same for exact sums of products of bytes, whose residual and result may be bytes.
+cdef sums_end_t make_sums_end(const epilogue_t* p, object epilogue) except *

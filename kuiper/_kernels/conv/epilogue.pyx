@@ -4,6 +4,7 @@ from libc.math cimport INFINITY
 from libc.string cimport memset
 
 from kuiper._kernels.micro.dispatch cimport active
+from kuiper._kernels.micro.table cimport sums_end_t
 from kuiper._runtime.step cimport Step
 
 
@@ -29,3 +30,22 @@ cdef epilogue_t make_epilogue(object step, object epilogue) except *:
         p.post_activation = active().f32_unary[<int> epilogue.post_activation[0]]
         p.post_p0, p.post_p1 = epilogue.post_activation[1], epilogue.post_activation[2]
     return p
+
+
+cdef sums_end_t make_sums_end(const epilogue_t* p, object epilogue) except *:
+    """Return what becomes of exact sums; `p` is the C form of `epilogue`, which may be None."""
+    cdef sums_end_t end
+    cdef float one = 1, scale
+    memset(&end, 0, sizeof(sums_end_t))
+    end.lo, end.hi = p.lo, p.hi
+    end.residual_first = p.residual_in_tile
+    end.pre, end.pre_p0, end.pre_p1 = p.pre_activation, p.pre_p0, p.pre_p1
+    end.post, end.post_p0, end.post_p1 = p.post_activation, p.post_p0, p.post_p1
+    if epilogue is not None and epilogue.residual_quantization is not None:
+        end.residual_in_bytes = True
+        end.residual_scale, end.residual_zero = epilogue.residual_quantization
+    if epilogue is not None and epilogue.output is not None:
+        end.to_bytes = True
+        scale, end.zero = epilogue.output
+        end.inverse_scale = one / scale
+    return end

@@ -1,5 +1,11 @@
 # The input pixels of each output pixel of a convolution; see window.pyx.
 
+from libc.stdint cimport uint8_t
+
+ctypedef fused element_t:
+    float
+    uint8_t
+
 cdef struct tap_t:
     Py_ssize_t dy            # from the output pixel's origin in the input, in pixels
     Py_ssize_t dx
@@ -49,11 +55,12 @@ cdef inline bint is_inside(
 
 
 cdef inline void point_inside(
-    const phase_t* phase, const float* origin, Py_ssize_t step, Py_ssize_t m, const float** rows
+    const phase_t* phase, const element_t* origin, Py_ssize_t step, Py_ssize_t m,
+    const element_t** rows,
 ) noexcept nogil:
     """Fill rows[t * m + i] for inner pixels of one row, `step` elements apart."""
     cdef Py_ssize_t t, i
-    cdef const float* first
+    cdef const element_t* first
     for t in range(phase.n_taps):
         first = origin + phase.taps[t].offset
         for i in range(m):
@@ -62,15 +69,18 @@ cdef inline void point_inside(
 
 
 cdef inline void point_rows(
-    const window_t* w, const phase_t* phase, const float* x, const float* zeros,
-    Py_ssize_t pixel, Py_ssize_t m, const float** rows,
+    const window_t* w, const phase_t* phase, const element_t* x, const element_t* zeros,
+    Py_ssize_t pixel, Py_ssize_t m, const element_t** rows,
 ) noexcept nogil:
-    """Fill rows[t * m + i] with the address of tap t of output pixel `pixel + i` of the phase."""
+    """Fill rows[t * m + i] with the address of tap t of output pixel `pixel + i` of the phase.
+
+    Taps outside the image are at `zeros`.
+    """
     cdef Py_ssize_t ow = pixel % phase.width
     cdef Py_ssize_t oh = pixel // phase.width % phase.height
     cdef Py_ssize_t image = pixel // phase.width // phase.height
     cdef Py_ssize_t i, t, ih = oh * w.in_step_h, iw = ow * w.in_step_w, n_taps = phase.n_taps
-    cdef const float* origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.ldx
+    cdef const element_t* origin = x + ((image * w.in_h + ih) * w.in_w + iw) * w.ldx
     if ow + m <= phase.width and is_inside(w, phase, ih, iw, iw + (m - 1) * w.in_step_w):
         point_inside(phase, origin, w.in_step_w * w.ldx, m, rows)
         return

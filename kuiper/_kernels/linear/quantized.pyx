@@ -2,14 +2,13 @@
 
 from libc.stdint cimport uint8_t
 
-from kuiper._kernels.conv.epilogue cimport epilogue_t, finish_tile, make_epilogue, residual_at
+from kuiper._kernels.conv.epilogue cimport epilogue_t, make_epilogue, make_sums_end, residual_at
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._kernels.micro.table cimport MAX_MR, kernels_t
+from kuiper._kernels.micro.table cimport MAX_MR, byte_prefetch_distance, kernels_t, sums_end_t
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 
 cdef enum:
     PANEL_BYTES = 512 * 1024     # larger weights do not stay in the L2 cache
-    MAX_PREFETCH = 256 * 1024    # bytes of a panel that fit the L2 cache beside the panel in use
     ROWS_PER_SHARD = 4
 
 
@@ -86,6 +85,7 @@ cdef struct quantized_linear_t:
     Py_ssize_t y_stride
     bint panel_major             # all tiles of a panel before the next panel
     epilogue_t epilogue
+    sums_end_t end
 
 
 cdef class QuantizedLinearStep(Step):
@@ -119,6 +119,8 @@ cdef class QuantizedLinearStep(Step):
         self.p.x_stride, self.p.y_stride = x.strides[0], y.strides[0]
         self.p.panel_major = weight.n_bytes > PANEL_BYTES
         self.p.epilogue = make_epilogue(self, epilogue)
+        self.p.end = make_sums_end(&self.p.epilogue, epilogue)
+        self.p.end.factor_per_row = True
         self.run = quantized_linear_run
         self.params = &self.p
         self.kind = "quantized_linear"
@@ -143,13 +145,11 @@ cdef void quantized_linear_run(
     cdef const uint8_t* x = <const uint8_t*> at(slots, p.x)
     cdef const float* factors = <const float*> at(slots, p.factors)
     cdef const char* weight = <const char*> at(slots, p.weight)
-    cdef const float* residual
     cdef float* y = <float*> at(slots, p.y)
-    cdef float* y_tile
     cdef (const uint8_t*)[MAX_MR] rows
     cdef Py_ssize_t nr = kernels.nr, panels = ceil_div(p.columns, nr)
     cdef Py_ssize_t tiles = ceil_div(p.rows, kernels.dot_mr), work = tiles * panels
-    cdef Py_ssize_t q, tile, panel, start, m, n, i, distance, at_tile = -1
+    cdef Py_ssize_t q, tile, panel, start, m, n, i, at_tile = -1
     start = m = 0
     for q in range(shard_start(work, shard, n_shards), shard_start(work, shard + 1, n_shards)):
         if p.panel_major:
@@ -163,16 +163,11 @@ cdef void quantized_linear_run(
             for i in range(m):
                 rows[i] = x + (start + i) * p.x_stride
         n = min(nr, p.columns - panel * nr)
-        y_tile = y + start * p.y_stride + panel * nr
-        residual = residual_at(&p.epilogue, slots, start * p.epilogue.ldr + panel * nr)
-        distance = 0
-        if p.panel_major and tile == 0:
-            # Only the first tile of a panel finds it in memory: it prefetches the next one.
-            distance = p.panel_bytes if p.panel_bytes <= MAX_PREFETCH else 16 * 4 * nr
+        # Only the first tile of a panel finds it in memory: it prefetches the next one.
         kernels.u8s8_gemm[m](
-            1, p.quads, <const uint8_t* const*> rows, weight + panel * p.panel_bytes, distance,
-            factors + start, y_tile, p.y_stride, n,
-            residual if p.epilogue.residual_in_tile else NULL, p.epilogue.ldr,
-            p.epilogue.lo, p.epilogue.hi,
+            1, p.quads, <const uint8_t* const*> rows, weight + panel * p.panel_bytes,
+            byte_prefetch_distance(tile, p.panel_bytes, nr) if p.panel_major else 0,
+            factors + start, y + start * p.y_stride + panel * nr, p.y_stride, n,
+            residual_at(&p.epilogue, slots, start * p.epilogue.ldr + panel * nr), p.epilogue.ldr,
+            &p.end,
         )
-        finish_tile(&p.epilogue, m, n, y_tile, p.y_stride, residual, p.epilogue.ldr)

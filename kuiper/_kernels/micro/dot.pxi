@@ -1,10 +1,11 @@
-# Products of unsigned by signed bytes (simd/dot_tile.h), and rows of floats as unsigned bytes.
+# Products of unsigned by signed bytes (simd/dot_tile.h), what becomes of exact sums, and rows of
+# floats as unsigned bytes.
 
 from libc.math cimport NAN
 from libc.stdint cimport int32_t, uint8_t
 from libc.string cimport memcpy, memset
 
-from kuiper._kernels.micro.table cimport BYTE_ZERO, u8s8_gemm_fn
+from kuiper._kernels.micro.table cimport BYTE_ZERO, sums_end_t, u8s8_gemm_fn
 
 cdef extern from "_kernels/simd/dot_tile.h" nogil:
     enum:
@@ -27,6 +28,139 @@ cdef enum:
 
 # Rows whose largest magnitude is smaller are zeros: its reciprocal times 127 would overflow.
 cdef float SMALLEST = 1e-36
+
+
+cdef enum:
+    NO_RESIDUAL
+    FLOAT_RESIDUAL
+    BYTE_RESIDUAL
+
+
+cdef inline void end_column(
+    bint of_sums, bint to_bytes, int residual_kind, Py_ssize_t m, long n, const int32_t* sums,
+    Py_ssize_t ld, const float* scale, const float* bias, const float* factors, void* y,
+    Py_ssize_t ldy, const void* residual, Py_ssize_t ldr, const sums_end_t* end,
+) noexcept nogil:
+    """One vector, or its first n columns: of sums, scaled and clamped; else of floats."""
+    cdef vf32 v, unit = splat(0.0), shift = splat(0.0), low = splat(end.lo), high = splat(end.hi)
+    cdef vf32 inverse = splat(end.inverse_scale)
+    cdef vi32 zero = splat_int(<int> end.zero)
+    cdef Py_ssize_t i
+    if of_sums:
+        shift, unit = load(bias), load(scale)
+        if not end.factor_per_row:
+            unit = rounded(unit * splat(factors[0]))
+    if to_bytes:
+        # A product with the inverse scale is monotone, so one clamp does for both.
+        low = vmax(splat(-end.zero), low * inverse if of_sums else splat(-end.zero))
+        high = vmin(splat(255 - end.zero), high * inverse if of_sums else splat(255 - end.zero))
+    for i in range(m):
+        if of_sums:
+            v = floats(load_ints(sums + i * ld))
+            if end.factor_per_row:
+                v = v * rounded(unit * splat(factors[i]))
+            else:
+                v = v * unit
+            v = rounded(v) + shift
+        else:
+            v = load(<const float*> sums + i * ld)
+        if residual_kind == FLOAT_RESIDUAL:
+            v = v + load_first(<const float*> residual + i * ldr, n)
+        elif residual_kind == BYTE_RESIDUAL:
+            v = v + rounded(
+                (load_bytes(<const uint8_t*> residual + i * ldr, n) - splat(end.residual_zero))
+                * splat(end.residual_scale)
+            )
+        if to_bytes:
+            v = number(vmin(high, vmax(low, v * inverse)))
+            store_bytes(<uint8_t*> y + i * ldy, nearest_int(v) + zero, n)
+        else:
+            if of_sums:
+                v = vmin(high, vmax(low, v))
+            store_first(<float*> y + i * ldy, v, n)
+
+
+cdef inline void end_columns(
+    bint of_sums, bint to_bytes, int residual_kind, Py_ssize_t m, const int32_t* sums,
+    Py_ssize_t ld, const float* scale, const float* bias, const float* factors, void* y,
+    Py_ssize_t ldy, Py_ssize_t n, const void* residual, Py_ssize_t ldr, const sums_end_t* end,
+) noexcept nogil:
+    cdef Py_ssize_t width = LANES, vector = LANES * <Py_ssize_t> sizeof(float)
+    cdef Py_ssize_t y_step = LANES if to_bytes else vector
+    cdef Py_ssize_t r_step = LANES if residual_kind == BYTE_RESIDUAL else vector
+    while n >= width:
+        if to_bytes and of_sums and residual_kind == NO_RESIDUAL:
+            end_column(
+                True, True, NO_RESIDUAL, m, LANES, sums, ld, scale, bias, factors, y, ldy,
+                residual, ldr, end,
+            )
+        elif to_bytes and of_sums and residual_kind == BYTE_RESIDUAL:
+            end_column(
+                True, True, BYTE_RESIDUAL, m, LANES, sums, ld, scale, bias, factors, y, ldy,
+                residual, ldr, end,
+            )
+        else:
+            end_column(
+                of_sums, to_bytes, residual_kind, m, LANES, sums, ld, scale, bias, factors, y,
+                ldy, residual, ldr, end,
+            )
+        n -= width
+        sums += width
+        scale += width
+        bias += width
+        y = <char*> y + y_step
+        if residual != NULL:
+            residual = <const char*> residual + r_step
+    if n > 0:
+        end_column(
+            of_sums, to_bytes, residual_kind, m, rest_of(n), sums, ld, scale, bias, factors, y,
+            ldy, residual, ldr, end,
+        )
+
+
+cdef void end_sums "kp_end_sums"(
+    Py_ssize_t m, int32_t* sums, const float* scale, const float* bias, const float* factors,
+    void* y, Py_ssize_t ldy, Py_ssize_t n, const void* residual, Py_ssize_t ldr, const void* given,
+) noexcept nogil:
+    """Turn exact sums (m, n rounded up to vectors) into y, as sums_end_t says.
+
+    Scales and biases are readable up to the end of the last vector.  The sums are overwritten.
+    """
+    cdef const sums_end_t* end = <const sums_end_t*> given
+    cdef Py_ssize_t ld = (n + LANES - 1) // LANES * LANES
+    cdef float* values = <float*> sums
+    cdef int kind = NO_RESIDUAL
+    if residual != NULL:
+        kind = BYTE_RESIDUAL if end.residual_in_bytes else FLOAT_RESIDUAL
+    if end.pre == NULL and end.post == NULL and (kind == NO_RESIDUAL or end.residual_first):
+        end_columns(
+            True, end.to_bytes, kind, m, sums, ld, scale, bias, factors, y, ldy, n, residual, ldr,
+            end,
+        )
+        return
+    # Functions run over the sums' memory, all rows at once, to hide their latency.
+    if kind != NO_RESIDUAL and end.residual_first:
+        end_columns(
+            True, False, kind, m, sums, ld, scale, bias, factors, values, ld, n, residual, ldr, end
+        )
+        kind = NO_RESIDUAL
+    else:
+        end_columns(
+            True, False, NO_RESIDUAL, m, sums, ld, scale, bias, factors, values, ld, n, NULL, 0, end
+        )
+    if end.pre != NULL:
+        end.pre(m * ld, values, values, end.pre_p0, end.pre_p1)
+    if end.post != NULL:
+        if kind != NO_RESIDUAL:
+            end_columns(
+                False, False, kind, m, sums, ld, scale, bias, factors, values, ld, n, residual, ldr,
+                end,
+            )
+        kind = NO_RESIDUAL
+        end.post(m * ld, values, values, end.post_p0, end.post_p1)
+    end_columns(
+        False, end.to_bytes, kind, m, sums, ld, scale, bias, factors, y, ldy, n, residual, ldr, end
+    )
 
 
 cdef int largest_magnitude(const float* x, Py_ssize_t n) noexcept nogil:

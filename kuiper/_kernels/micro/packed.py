@@ -11,6 +11,7 @@ import math
 from collections.abc import Hashable, Sequence
 from enum import IntEnum
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +25,10 @@ __all__ = [
     "PackedMatrix",
     "QuantizedPanels",
     "RunPanels",
+    "padded_to_quads",
     "panel_offsets",
     "split_memory",
+    "terms_by_tap",
 ]
 
 FLOAT_BYTES = 4  # of a bias, whatever the type of the weights
@@ -180,8 +183,10 @@ class QuantizedPanels(PackedMatrix):
     Parameters
     ----------
     columns, depth : int
-        `depth` is rounded up to a multiple of 4.
+        Of one group; `depth` is rounded up to a multiple of 4.
     part : hashable, optional
+    groups : int, default=1
+        Each group starts a new panel.
     """
 
     dtype = np.dtype(np.int8)
@@ -190,26 +195,47 @@ class QuantizedPanels(PackedMatrix):
 
     __slots__ = ()
 
-    def __init__(self, columns: int, depth: int, part: Hashable = None) -> None:
-        super().__init__(columns, -(-depth // Layout.QUADS) * Layout.QUADS, part=part)
+    def __init__(self, columns: int, depth: int, part: Hashable = None, groups: int = 1) -> None:
+        super().__init__(columns, padded_to_quads(depth), groups, part=part)
 
     def fill(
         self, memory: np.ndarray, weight: np.ndarray, scale: np.ndarray, zero: int,
-        bias: np.ndarray | None,
+        bias: np.ndarray | None, groups: int = 1,
     ) -> None:  # fmt: skip
-        """Pack a weight (columns, depth), int8, its scales (columns,) and biases (columns,)."""
-        columns, depth = weight.shape
-        padded = np.zeros((self.panels * self.nr, self.depth), np.int8)
-        padded[:columns, :depth] = weight
-        quads = padded.view(np.int32).reshape(self.panels, self.nr, -1)
-        terms = self.terms(memory).view(np.int32)[..., 0]
-        terms[:] = quads.transpose(0, 2, 1)
-        heads = np.zeros((3, self.panels * self.nr), np.float32)
-        if bias is not None:
-            heads[0, :columns] = bias
-        heads[1, :columns] = scale
-        heads[2].view(np.int32)[:columns] = -zero * weight.sum(1, np.int32)
-        self.heads(memory)[:] = heads.reshape(3, self.panels, self.nr).transpose(1, 0, 2)
+        """Pack a weight (columns, depth), int8, its scales (columns,) and biases (columns,).
+
+        `columns` counts those of all `groups`.
+        """
+
+        def padded(values: np.ndarray, dtype: Any) -> np.ndarray:
+            """Return values (columns, ...) with each group's columns padded to whole panels."""
+            by_group = values.reshape(groups, -1, *values.shape[1:])
+            result = np.zeros((groups, self.panels // groups * self.nr, *values.shape[1:]), dtype)
+            result[:, : by_group.shape[1]] = by_group
+            return result.reshape(self.panels, self.nr, *values.shape[1:])
+
+        whole = np.zeros((len(weight), self.depth), np.int8)
+        whole[:, : weight.shape[1]] = weight
+        quads = padded(whole, np.int8).view(np.int32)
+        self.terms(memory).view(np.int32)[..., 0] = quads.transpose(0, 2, 1)
+        heads = self.heads(memory)
+        heads[:, 0] = 0.0 if bias is None else padded(bias, np.float32)
+        heads[:, 1] = padded(scale, np.float32)
+        heads.view(np.int32)[:, 2] = padded(-zero * weight.sum(1, np.int32), np.int32)
+
+
+def padded_to_quads(depth: int) -> int:
+    """Return the number of terms of whole quads."""
+    return -(-depth // Layout.QUADS) * Layout.QUADS
+
+
+def terms_by_tap(weight: np.ndarray) -> np.ndarray:
+    """Return filters (out, channels, taps...) as (out, terms), tap by tap, in whole quads each."""
+    out, channels = weight.shape[:2]
+    by_tap = weight.reshape(out, channels, -1).transpose(0, 2, 1)
+    terms = np.zeros((out, by_tap.shape[1], padded_to_quads(channels)), weight.dtype)
+    terms[:, :, :channels] = by_tap
+    return terms.reshape(out, -1)
 
 
 def panel_offsets(matrices: Sequence[PackedMatrix]) -> list[int]:

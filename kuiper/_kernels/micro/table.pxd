@@ -184,20 +184,57 @@ ctypedef void (*few_outputs_fn)(
     Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
+# y[i] = f(x[i]; p0, p1) for i < n; y may be x.  Functions are numbered in functions.pxd.
+ctypedef void (*unary_fn)(Py_ssize_t n, const float* x, float* y, float p0, float p1) noexcept nogil
+
+# What becomes of exact integer sums, each step rounded to float32:
+#
+#     v = sums[i, j] * (scale[j] * factor) + bias[j]
+#     v = pre(clamp(v)) + residual[i, j], or clamp(v + residual[i, j]) if the residual comes first
+#     y[i, j] = post(v), or the byte clamp(rint(post(v) * inverse_scale) + zero, 0, 255)
+#
+# A residual in bytes is (byte - residual_zero) * residual_scale.  NaN becomes the byte `zero`.
+ctypedef struct sums_end_t:
+    float lo                   # bounds of the clamp
+    float hi
+    bint factor_per_row        # else one factor for all rows
+    bint residual_first
+    bint residual_in_bytes     # else float32
+    float residual_scale
+    float residual_zero
+    unary_fn pre               # or NULL
+    float pre_p0
+    float pre_p1
+    unary_fn post              # or NULL
+    float post_p0
+    float post_p1
+    bint to_bytes              # else y is float32
+    float inverse_scale
+    float zero
+
 # Integer products, four terms at a time:
 #
 #     sums[i, j] = start[j] + sum_t sum_k rows[t * m + i][k] * panel[t * 4 * quads + k, j]
-#     y[i, j] = clamp(sums[i, j] * (scale[j] * factors[i]) + bias[j] + residual[i, j])
 #
 # rows (taps, m): pointers to 4 * quads unsigned bytes; panel: nr biases, nr scales, nr integers
 # `start`, then the signed bytes [taps * quads][nr][4].  The sums are exact.  m, the number of rows,
-# is fixed per function; n <= nr columns are stored.  residual may be NULL.  The tile prefetches the
-# panel `distance` bytes ahead.
+# is fixed per function; n <= nr columns are stored.  residual may be NULL; end: a sums_end_t.  The
+# tile prefetches the panel `distance` bytes ahead.
 ctypedef void (*u8s8_gemm_fn)(
     Py_ssize_t taps, Py_ssize_t quads, const uint8_t* const* rows, const void* panel,
-    Py_ssize_t distance, const float* factors, float* y, Py_ssize_t ldy, Py_ssize_t n,
-    const float* residual, Py_ssize_t ldr, float lo, float hi,
+    Py_ssize_t distance, const float* factors, void* y, Py_ssize_t ldy, Py_ssize_t n,
+    const void* residual, Py_ssize_t ldr, const void* end,
 ) noexcept nogil
+
+
+cdef inline Py_ssize_t byte_prefetch_distance(
+    Py_ssize_t tile, Py_ssize_t panel_bytes, Py_ssize_t nr
+) noexcept nogil:
+    """As :func:`prefetch_distance`, in bytes; each tile prefetches all lines of its range."""
+    if tile > 0:
+        return 0
+    return panel_bytes if panel_bytes <= 4 * MAX_PREFETCH else 16 * 4 * nr
+
 
 # Rows of floats as unsigned bytes and one factor per row:
 #
@@ -285,9 +322,6 @@ ctypedef void (*tile_sum_fn)(
     int m, int first, Py_ssize_t n, const float* a, const float* b, const float* bias,
     const float* residual, Py_ssize_t ldr, float* y, Py_ssize_t ldy, float lo, float hi,
 ) noexcept nogil
-
-# y[i] = f(x[i]; p0, p1) for i < n; y may be x.  Functions are numbered in functions.pxd.
-ctypedef void (*unary_fn)(Py_ssize_t n, const float* x, float* y, float p0, float p1) noexcept nogil
 
 # y[i, j] = f(a[i, j], b[i, j]) for operands of any row stride.  y may be a or b if its strides are
 # the same.  Strides are in elements.

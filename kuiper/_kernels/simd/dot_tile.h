@@ -4,8 +4,16 @@
 #ifndef KUIPER_DOT_TILE_H
 #define KUIPER_DOT_TILE_H
 
+#include <Python.h>
+
 #include "dot.h"
 #include "tile.h"
+
+#if defined(__GNUC__)
+#define KP_ON_LINES __attribute__((aligned(64)))
+#else
+#define KP_ON_LINES
+#endif
 
 enum { KP_DOT_COLUMNS = 2 * KP_LANES };
 
@@ -44,61 +52,45 @@ KP_INLINE void kp_dot_sums(
     }
 }
 
-/* y[i, j] = clamp(sums[i, j] * (scale[j] * factors[i]) + bias[j] + residual[i, j]), each product and
-   sum rounded, so that all variants have the same bits. */
-KP_INLINE void kp_dot_end(
-    int m, int nv, kp_vi32 (*sums)[2], const float *scale, const float *bias, const float *factors,
-    float *y, ptrdiff_t ldy, ptrdiff_t n, const float *residual, ptrdiff_t ldr, float lo, float hi
-) {
-    kp_vf32 low = kp_splat(lo), high = kp_splat(hi);
-    KP_UNROLL
-    for (int i = 0; i < m; i++) {
-        KP_UNROLL
-        for (int j = 0; j < nv; j++) {
-            kp_vf32 unit = kp_rounded(kp_load(scale + j * KP_LANES) * kp_splat(factors[i]));
-            kp_vf32 v = kp_rounded(kp_floats(sums[i][j]) * unit) + kp_load(bias + j * KP_LANES);
-            float *out = y + i * ldy + j * KP_LANES;
-            ptrdiff_t at = i * ldr + j * KP_LANES;
-            long rest = (long)(n - j * KP_LANES);
-            if (n == nv * KP_LANES || j < nv - 1) {
-                if (residual) v += kp_load(residual + at);
-                kp_store(out, kp_min(high, kp_max(low, v)));
-            } else {
-                if (residual) v += kp_load_n(residual + at, rest);
-                kp_store_n(out, kp_min(high, kp_max(low, v)), rest);
-            }
-        }
-    }
-}
-
 #define KP_DOT_SUM                                                                                \
     Py_ssize_t taps, Py_ssize_t quads, const uint8_t *const *rows, const void *panel,             \
         Py_ssize_t distance
 #define KP_DOT_OUT                                                                                \
-    const float *factors, float *y, Py_ssize_t ldy, Py_ssize_t n, const float *residual,          \
-        Py_ssize_t ldr, float lo, float hi
+    const float *factors, void *y, Py_ssize_t ldy, Py_ssize_t n, const void *residual,            \
+        Py_ssize_t ldr, const void *end
 
 typedef void (*kp_dot_fn)(KP_DOT_SUM, KP_DOT_OUT);
 
+/* The end of m rows of sums, dot.pxi; one for all tiles. */
+static void kp_end_sums(
+    Py_ssize_t m, int32_t *sums, const float *scale, const float *bias, KP_DOT_OUT);
+
+/* A tile's sums pass through memory: it costs 5 % of the shortest sums (64 terms), and one end per
+   height and width would be forty times as long. */
 KP_INLINE void kp_dot_rows(int m, int nv, KP_DOT_SUM, KP_DOT_OUT) {
     kp_vi32 sums[KP_DOT_ROWS][2];
+    int32_t stored[KP_DOT_ROWS * 2 * KP_LANES] KP_ON_LINES;
     const float *bias = (const float *)panel, *scale = bias + KP_DOT_COLUMNS;
     const int32_t *start = (const int32_t *)(scale + KP_DOT_COLUMNS);
     const int8_t *terms = (const int8_t *)(start + KP_DOT_COLUMNS);
-    kp_set_aside(&lo);
-    kp_set_aside(&hi);
     kp_dot_sums(m, nv, taps, quads, rows, terms, distance, start, sums);
-    kp_dot_end(m, nv, sums, scale, bias, factors, y, ldy, n, residual, ldr, lo, hi);
+    KP_UNROLL
+    for (int i = 0; i < m; i++) {
+        KP_UNROLL
+        for (int j = 0; j < nv; j++)
+            memcpy(stored + (i * nv + j) * KP_LANES, &sums[i][j], sizeof(kp_vi32));
+    }
+    kp_end_sums(m, stored, scale, bias, factors, y, ldy, n, residual, ldr, end);
 }
 
 #define KP_DOT(m)                                                                                 \
     static void kp_dot_##m(KP_DOT_SUM, KP_DOT_OUT) {                                              \
         if (n <= KP_LANES)                                                                        \
             kp_dot_rows(m, 1, taps, quads, rows, panel, distance, factors, y, ldy, n, residual,   \
-                        ldr, lo, hi);                                                             \
+                        ldr, end);                                                                \
         else                                                                                      \
             kp_dot_rows(m, 2, taps, quads, rows, panel, distance, factors, y, ldy, n, residual,   \
-                        ldr, lo, hi);                                                             \
+                        ldr, end);                                                                \
     }
 #define KP_DOT_HEIGHTS_4(F) F(1) F(2) F(3) F(4)
 #define KP_DOT_HEIGHTS_12(F) KP_DOT_HEIGHTS_4(F) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12)
