@@ -48,7 +48,15 @@ from peers.runtimes import RUNTIMES
 PEERS = ("onnxruntime", "openvino", "ncnn", "ncnn-batch", "torch", "torchscript")
 # Winograd with large tiles, which some peers use, is less accurate; kuiper's bound is tighter.
 # Bytes round more coarsely; the error is printed beside the time.
-TOLERANCE = {"kuiper": 1e-4, "kuiper-dynamic": 0.1, "onnxruntime-dynamic": 0.1}
+TOLERANCE = {
+    "kuiper": 1e-4,
+    "kuiper-dynamic": 0.1,
+    "onnxruntime-dynamic": 0.1,
+    "openvino-bfloat16": 0.1,
+    "kuiper-int8": 0.5,
+    "onnxruntime-int8": 0.5,
+    "openvino-int8": 0.5,
+}
 PEER_TOLERANCE = 1e-3
 # A thread pool may spin for some milliseconds before its threads sleep.
 SETTLE_SECONDS = 0.05

@@ -11,6 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from common import images, read_input_shape
+
+CALIBRATION_IMAGES = 16
+
 
 class Runtime:
     """A model loaded into one runtime.
@@ -79,6 +83,18 @@ class KuiperDynamic(Kuiper):
         self._model = self._kuiper.quantize(self._model)
 
 
+class KuiperInt8(Kuiper):
+    """kuiper, quantized with calibration images."""
+
+    def __init__(self, folder: Path, threads: int, batch: int):
+        super().__init__(folder, threads, batch)
+        file = folder / "model.int8.pnnx.param"
+        if not file.exists():
+            model = self._kuiper.quantize(self._model, calibration_images(folder))
+            self._kuiper.save(model, file)
+        self._model = self._kuiper.load(file)
+
+
 class OnnxRuntime(Runtime):
     """onnxruntime's CPU provider with all graph optimisations, one operator at a time."""
 
@@ -118,27 +134,86 @@ class OnnxRuntimeDynamic(OnnxRuntime):
         super().__init__(folder, threads, batch)
 
 
+class OnnxRuntimeInt8(OnnxRuntime):
+    """onnxruntime, quantized as its documentation recommends for x86: U8S8, QDQ, per channel."""
+
+    file = "model.int8.onnx"
+
+    def __init__(self, folder: Path, threads: int, batch: int):
+        from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+        from onnxruntime.quantization.shape_inference import quant_pre_process
+
+        if not (folder / self.file).exists():
+            prepared = folder / "model.prepared.onnx"
+            quant_pre_process(str(folder / "model.onnx"), str(prepared))
+            quantize_static(
+                prepared, folder / self.file, _Reader(prepared, calibration_images(folder)),
+                quant_format=QuantFormat.QDQ, per_channel=True,
+                activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+            )  # fmt: skip
+            prepared.unlink()
+        super().__init__(folder, threads, batch)
+
+
+class _Reader:
+    """Calibration images in the form that onnxruntime reads."""
+
+    def __init__(self, file: Path, images: list[np.ndarray]):
+        import onnx
+
+        name = onnx.load(str(file), load_external_data=False).graph.input[0].name
+        self._feeds = iter([{name: image} for image in images])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._feeds, None)
+
+
 class OpenVino(Runtime):
     """OpenVINO's CPU plugin: latency hint, one stream, float32 arithmetic, no copies."""
 
     package = "openvino"
+    file = "model.onnx"
+    precision = "f32"
 
     def __init__(self, folder: Path, threads: int, batch: int):
         import openvino
 
         settings = {
             "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": self.precision,
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
         }
         core = openvino.Core()
-        compiled = core.compile_model(str(folder / "model.onnx"), "CPU", settings)
+        compiled = core.compile_model(str(folder / self.file), "CPU", settings)
         self._request = compiled.create_infer_request()
 
     def run(self, x: np.ndarray) -> list[np.ndarray]:
         result = self._request.infer([x], share_inputs=True, share_outputs=True)
         return list(result.to_tuple())
+
+
+class OpenVinoBfloat16(OpenVino):
+    """OpenVINO in bfloat16, its default on processors that compute it."""
+
+    precision = "bf16"
+
+
+class OpenVinoInt8(OpenVino):
+    """OpenVINO, quantized by nncf with its default settings."""
+
+    file = "model.int8.xml"
+
+    def __init__(self, folder: Path, threads: int, batch: int):
+        if not (folder / self.file).exists():
+            import nncf
+            import openvino
+
+            images = calibration_images(folder)
+            model = openvino.Core().read_model(str(folder / "model.onnx"))
+            quantized = nncf.quantize(model, nncf.Dataset(images), subset_size=len(images))
+            openvino.save_model(quantized, str(folder / self.file))
+        super().__init__(folder, threads, batch)
 
 
 class Ncnn(Runtime):
@@ -253,12 +328,22 @@ class TorchCompile(Torch):
         self._module = self._torch.compile(self._module, options={"freezing": True})
 
 
+def calibration_images(folder: Path) -> list[np.ndarray]:
+    """Return the images that all runtimes are quantized with; none of them is measured."""
+    shape = (1, *read_input_shape(folder.parent.parent, folder.parent.name))
+    return [images(shape, seed) for seed in range(1000, 1000 + CALIBRATION_IMAGES)]
+
+
 RUNTIMES = {
     "kuiper": Kuiper,
     "kuiper-dynamic": KuiperDynamic,
+    "kuiper-int8": KuiperInt8,
     "onnxruntime": OnnxRuntime,
     "onnxruntime-dynamic": OnnxRuntimeDynamic,
+    "onnxruntime-int8": OnnxRuntimeInt8,
     "openvino": OpenVino,
+    "openvino-bfloat16": OpenVinoBfloat16,
+    "openvino-int8": OpenVinoInt8,
     "ncnn": Ncnn,
     "ncnn-batch": NcnnBatch,
     "torch": Torch,

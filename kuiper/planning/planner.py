@@ -54,6 +54,9 @@ from kuiper.planning.infer import (
 )
 from kuiper.planning.plan import Plan
 
+# Products read four bytes at a time, and up to three beyond the last one of a tensor.
+QUAD_BYTES = 4
+
 __all__ = ["make_plan"]
 
 
@@ -416,7 +419,10 @@ class Planner:
             n_elements = n_elements // max(shape[-1], 1) * row_stride
         else:
             strides = contiguous_strides(shape)
-        buffer = self.add_buffer(n_elements * np.dtype(dtype).itemsize, kind)
+        n_bytes = n_elements * np.dtype(dtype).itemsize
+        if kind == BufferKind.ARENA and dtype == np.uint8:
+            n_bytes += QUAD_BYTES - 1  # products read bytes in quads
+        buffer = self.add_buffer(n_bytes, kind)
         return TensorView(buffer, shape, strides, 0, dtype)
 
     def add_buffer(self, n_bytes: int, kind: BufferKind, source: Source = None) -> Buffer:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from kuiper.errors import ShapeError
 
-__all__ = ["bytes_of", "check_quantization"]
+__all__ = ["MAX_SCALE", "MIN_SCALE", "check_quantization"]
 
 
 # Of a scale; within, the scale and its inverse are far from the limits of float32.
@@ -25,9 +23,3 @@ def check_quantization(scale: float, zero_point: int, name: str = "") -> None:
         raise ShapeError(f"'{name}scale' is {scale}, expected {MIN_SCALE} to {MAX_SCALE}")
     if not 0 <= zero_point <= 255:
         raise ShapeError(f"'{name}zero_point' is {zero_point}, expected 0 to 255")
-
-
-def bytes_of(values, scale, zero):
-    inverse = np.float32(1) / np.float32(scale)
-    v = np.rint(values * inverse) + np.float32(zero)
-    return np.nan_to_num(np.clip(v, 0, 255), nan=float(zero)).astype(np.uint8)

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from kuiper._kernels.elementwise.quantized import DequantizeStep, QuantizeStep
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
 from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of, require_float32
-from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.binder import Binder, OutputLayout
 from kuiper.ops.core.numpy_step import NumpyRecord
-from kuiper.ops.core.quantization import bytes_of, check_quantization
+from kuiper.ops.core.quantization import check_quantization
 from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.schema import Argument, Bool, Float, Int, Tensor, field
 from kuiper.ops.math.elementwise import Formula
@@ -218,14 +219,10 @@ class QuantizeLinear(Record[T]):
         return TensorSpec(self.input.shape, np.uint8)
 
     def bind(self: QuantizeLinear[TensorView], b: Binder) -> None:
-        layout = self.input
+        layout: OutputLayout = self.input
         if self.input.rank == 4 and b.feeds_only("nn.quantized.Conv2d"):
             layout = Layout.CHANNELS_LAST
-        b.python(
-            lambda x: bytes_of(x, self.scale, self.zero_point),
-            [self.input],
-            [b.output(layout=layout)],
-        )
+        b.step(QuantizeStep(self.input, b.output(layout=layout), self.scale, self.zero_point))
 
 
 @record("kuiper.DequantizeLinear")
@@ -254,9 +251,5 @@ class DequantizeLinear(Record[T]):
         return TensorSpec(self.input.shape)
 
     def bind(self: DequantizeLinear[TensorView], b: Binder) -> None:
-        z, s = self.zero_point, np.float32(self.scale)
-        b.python(
-            lambda x: (x.astype(np.int32) - z).astype(np.float32) * s,
-            [self.input],
-            [b.output(layout=self.input)],
-        )
+        y = b.output(layout=self.input)
+        b.step(DequantizeStep(self.input, y, self.scale, self.zero_point))

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kuiper._kernels.conv.quantized import QuantizedConvStep, quantized_conv_scratch_bytes
+from kuiper._kernels.conv.window import Window
+from kuiper._kernels.micro.packed import QuantizedPanels, padded_to_quads, terms_by_tap
 from kuiper.errors import ShapeError
-from kuiper.ir.view import Layout, TensorSpec, TensorView
+from kuiper.ir.view import BufferKind, Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_epilogue, residual_view
-from kuiper.ops.core.quantization import bytes_of, check_quantization
+from kuiper.ops.core.quantization import check_quantization
 from kuiper.ops.core.record import T, record
 from kuiper.ops.core.schema import Float, Int, Ints, Str, Tensor
-from kuiper.ops.product.algorithms import Convolution, bind_convolution
 from kuiper.ops.product.dynamic_linear import verify_scales
-from kuiper.ops.product.filters import Filters
 from kuiper.ops.product.geometry import ConvolutionRecord, Geometry, output_spec
 from kuiper.ops.product.linear import Linear, as_matrix
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from kuiper.ir import Operator
 
 __all__ = ["QuantizedConv", "QuantizedLinear"]
+
+# The geometry of a linear layer, whose rows are the pixels of an image.
+PIXELS = Geometry((1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
 
 # More products of two bytes of up to 255 and 128 may overflow a sum of 32 bits.
 MAX_TERMS = (2**31 - 1) // (255 * 128)
@@ -70,6 +74,7 @@ class QuantizedConv(ConvolutionRecord[T]):
         an output has more than 65,793 terms.
     """
 
+    input: T = Tensor(rank=4)
     weight_scale: T = Tensor(rank=1)
     input_scale: float = Float()
     input_zero_point: int = Int()
@@ -88,13 +93,12 @@ class QuantizedConv(ConvolutionRecord[T]):
         return spec
 
     def bind(self: QuantizedConv[TensorView], b: Binder) -> None:
-        geometry = Geometry.of(self)
         x = b.channels_last(self.input)
         y = b.output(layout=Layout.CHANNELS_LAST)
         residual = residual_view(b)
         if residual is not None:
             residual = b.channels_last(residual)
-        _float_product(self, b, x, y, geometry, residual)
+        _add_product(self, b, x, y, residual, Geometry.of(self), self.groups)
 
 
 @record("nn.quantized.Linear")
@@ -135,9 +139,7 @@ class QuantizedLinear(Linear[T]):
         residual = residual_view(b)
         if residual is not None:
             residual = as_image(as_matrix(b, residual))
-        _float_product(
-            self, b, x, as_image(rows), Geometry((1, 1), (1, 1), (1, 1), ((0, 0),) * 2), residual
-        )
+        _add_product(self, b, x, as_image(rows), residual, PIXELS, 1)
 
 
 def as_image(rows: TensorView) -> TensorView:
@@ -146,29 +148,42 @@ def as_image(rows: TensorView) -> TensorView:
     return rows.with_layout((1, channels, 1, count), (count * step, 1, count * step, step))
 
 
-def _float_product(a, b, x, y, geometry, residual):
-    xf = b.temporary(x.shape, np.float32, Layout.CHANNELS_LAST)
-    s, z = np.float32(a.input_scale), a.input_zero_point
-    b.python(lambda v: (v.astype(np.int32) - z).astype(np.float32), [x], [xf])
-    w = np.asarray(a.weight.constant).astype(np.float32) * (
-        np.asarray(a.weight_scale.constant) * s
-    ).reshape(-1, *[1] * (a.weight.rank - 1))
-    w = w.reshape(*w.shape[:2], *geometry.kernel)
-    epilogue = make_epilogue(b, residual)
-    out = y
-    if epilogue is not None and epilogue.residual_quantization is not None:
-        rs, rz = epilogue.residual_quantization
-        rf = b.temporary(y.shape, np.float32, Layout.CHANNELS_LAST)
-        b.python(
-            lambda v: (v.astype(np.int32) - rz).astype(np.float32) * np.float32(rs),
-            [epilogue.residual],
-            [rf],
+def _whole_quads(b: Binder, x: TensorView, terms: int) -> TensorView:
+    """Return pixels of bytes that may be read in quads, up to 3 bytes beyond the last channel.
+
+    Memory of the caller is copied; buffers of the arena end later.
+    """
+    if x.buffer.kind == BufferKind.ARENA or padded_to_quads(terms) == terms:
+        return x
+    copy = b.temporary(x.shape, np.uint8, Layout.CHANNELS_LAST)
+    b.copy(x, copy)
+    return copy
+
+
+def _add_product(
+    a: QuantizedConv[TensorView] | QuantizedLinear[TensorView], b: Binder, x: TensorView,
+    y: TensorView, residual: TensorView | None, geometry: Geometry, groups: int,
+) -> None:  # fmt: skip
+    """Add the step of a product; `x`, `y` and `residual` are channels-last images."""
+    outputs, channels = a.weight.shape[0] // groups, a.weight.shape[1]
+    taps = math.prod(geometry.kernel)
+    matrix = QuantizedPanels(outputs, taps * padded_to_quads(channels), groups=groups)
+
+    def fill(memory: np.ndarray) -> None:
+        matrix.fill(
+            memory, terms_by_tap(np.asarray(a.weight.constant)), np.asarray(a.weight_scale.constant),
+            a.input_zero_point, None if a.bias is None else np.asarray(a.bias.constant, np.float32),
+            groups,
+        )  # fmt: skip
+
+    panels = b.packed([matrix], fill)
+    x = _whole_quads(b, x, channels)
+    phases = [((0, 0), y.shape[2:], geometry.taps(), 0)]
+    window = Window(x, y, geometry.stride, (1, 1), phases)
+    scratch = b.scratch(quantized_conv_scratch_bytes(window.max_taps))
+    b.step(
+        QuantizedConvStep(
+            x, panels, matrix.panel_bytes, y, window, groups, channels, outputs, scratch,
+            a.input_scale, a.input_zero_point, taps * channels, make_epilogue(b, residual),
         )
-        epilogue.residual, epilogue.ldr = rf, rf.row_stride
-    if epilogue is not None and epilogue.output is not None:
-        out = b.temporary(y.shape, np.float32, Layout.CHANNELS_LAST)
-    filters = Filters(b.constant(w), a.bias, w.shape)
-    bind_convolution(b, Convolution(xf, out, filters, geometry, getattr(a, "groups", 1), epilogue))
-    if out is not y:
-        scale, zero = epilogue.output
-        b.python(lambda v: bytes_of(v, scale, zero), [out], [y])
+    )  # fmt: skip
