@@ -149,7 +149,7 @@ class ObservedFakeQuantize(Formula[T]):
             )
         if not quantizes:
             return Ref(0), [self.input]
-        plain = FakeQuantize(
+        plain: FakeQuantize[TensorSpec] = FakeQuantize(
             input=self.input, scale=scale, zero_point=int(zero), quant_min=self.quant_min,
             quant_max=self.quant_max,
         )  # fmt: skip

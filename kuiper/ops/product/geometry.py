@@ -28,7 +28,7 @@ class ConvolutionRecord(Record[T]):
 
     batch = "convolution"
     post_ops = True
-    dtypes = np.dtype(np.float32), np.dtype(np.float32)
+    dtypes: tuple[np.dtype, np.dtype] = np.dtype(np.float32), np.dtype(np.float32)
     input: T = Tensor()
     weight: T = Tensor(rank=4)
     bias: T | None = Tensor(optional=True)

@@ -55,7 +55,7 @@ class Linear(Record[T]):
     in_features: int | None = Int(None, minimum=1)
     out_features: int | None = Int(None, minimum=1)
     post_ops = True
-    input_dtype = np.dtype(np.float32)
+    input_dtype: np.dtype = np.dtype(np.float32)
 
     def infer(self: Linear[TensorSpec]) -> TensorSpec:
         out_features, in_features = self.weight.shape

@@ -170,11 +170,10 @@ def _add_product(
     matrix = QuantizedPanels(outputs, taps * padded_to_quads(channels), groups=groups)
 
     def fill(memory: np.ndarray) -> None:
-        matrix.fill(
-            memory, terms_by_tap(np.asarray(a.weight.constant)), np.asarray(a.weight_scale.constant),
-            a.input_zero_point, None if a.bias is None else np.asarray(a.bias.constant, np.float32),
-            groups,
-        )  # fmt: skip
+        terms = terms_by_tap(np.asarray(a.weight.constant))
+        scales = np.asarray(a.weight_scale.constant)
+        bias = None if a.bias is None else np.asarray(a.bias.constant, np.float32)
+        matrix.fill(memory, terms, scales, a.input_zero_point, bias, groups)
 
     panels = b.packed([matrix], fill)
     x = _whole_quads(b, x, channels)
