@@ -34,12 +34,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kuiper._support.memory import check_max_memory
-from kuiper.errors import InputError
+from kuiper.errors import InputError, ModelFormatError
 from kuiper.ir import Graph
 from kuiper.onnx.tensors import TensorReader
 from kuiper.onnx.wire import SourceFile, read_model
 
-__all__ = ["load_graph"]
+__all__ = ["end_names", "load_graph"]
 
 
 def load_graph(
@@ -87,3 +87,27 @@ def load_graph(
     from kuiper.onnx.translator import Translator
 
     return Translator(model, TensorReader(file, path), name, shapes or {}).translate()
+
+
+def end_names(source: Any) -> tuple[list[str], list[str]]:
+    """Return the names of the inputs and of the outputs of a model, whose operators are not read.
+
+    Parameters
+    ----------
+    source : str, os.PathLike or bytes-like
+
+    Raises
+    ------
+    ModelFormatError
+        If the file is damaged or truncated.
+    OSError
+        If it cannot be read.
+    """
+    is_path = isinstance(source, (str, os.PathLike))
+    name = os.fsdecode(source) if is_path else "<onnx>"
+    graph = read_model(SourceFile(source, name), check_max_memory(None)).graph
+    if graph is None:
+        raise ModelFormatError(f"{name}: the file has no graph")
+    weights = {tensor.name for tensor in graph.tensors}  # old files list them among the inputs
+    inputs = [info.name for info in graph.inputs if info.name not in weights]
+    return inputs, [info.name for info in graph.outputs]
