@@ -84,9 +84,9 @@ def load_graph(
     file = SourceFile(source, name)
     model = read_model(file, check_max_memory(max_memory))
     from kuiper.onnx import operators  # noqa: F401 - registers the operators
-    from kuiper.onnx.translator import Translator
+    from kuiper.onnx.translator import translated
 
-    return Translator(model, TensorReader(file, path), name, shapes or {}).translate()
+    return translated(model, TensorReader(file, path), name, shapes or {})
 
 
 def end_names(source: Any) -> tuple[list[str], list[str]]:
