@@ -246,6 +246,10 @@ def _gathered(b: Builder, x: Any, indices: np.ndarray, axis: int) -> Any:
             raise b.error(f"an index is outside of an axis of extent {extent}")
         indices = np.where(indices < 0, indices + extent, indices)
         flat = indices.reshape(-1)
+    if x.shape and None not in x.shape and np.array_equal(flat, np.arange(x.shape[axis])):
+        # torch's exporter writes `as_strided` so, after a reshape to one axis.
+        shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+        return b.emit("Tensor.reshape", x, shape=shape)
     if flat.size and flat.min() >= 0 and indices.ndim == 1:
         if (np.diff(flat) == 1).all():
             return b.emit(

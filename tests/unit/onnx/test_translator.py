@@ -302,3 +302,17 @@ def test_the_functions_have_the_signatures_of_onnx():
         missing = set(schema.attributes) - mapping.names
         assert not missing, (schema.name, schema.since_version, missing)
         assert mapping.inputs == -1 or mapping.inputs >= len(schema.inputs), schema.name
+
+
+def test_indices_of_all_elements_are_a_reshape():
+    """As torch writes `as_strided`; the batch survives it."""
+    order = np.arange(6).reshape(1, 6, 1, 1)
+    nodes = [node("Reshape", "x flat", "f"), node("Gather", "f order", "y")]
+    known = [tensor("flat", np.array([-1])), tensor("order", order)]
+    content = graph(nodes, [value("x", np.float32, (1, 6))], [value("y")], known)
+    loaded = kuiper.load(model(content))
+    many = np.arange(18, dtype=np.float32).reshape(3, 6)
+    np.testing.assert_array_equal(loaded(many), many.reshape(3, 6, 1, 1))
+    nodes[1] = node("Gather", "x order", "y", axis=1)
+    content = graph(nodes[1:], [value("x", np.float32, (1, 6))], [value("y")], known[1:])
+    np.testing.assert_array_equal(kuiper.load(model(content))(many), many.reshape(3, 1, 6, 1, 1))
