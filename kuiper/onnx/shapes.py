@@ -434,7 +434,7 @@ def pad(
         (value,) = b.numbers(fill, "the value of the margins")
     amounts = b.numbers(pads, "pads")
     if isinstance(axes, Ref):
-        amounts = computed.spread(amounts, b.numbers(axes, "axes"), x.rank)
+        amounts = computed.spread(amounts, computed.axes_of(b, axes), x.rank)
     elif axes is not None:
         along = axes_of(b, axes, x.rank)
         full: list[Any] = [0] * (2 * x.rank)

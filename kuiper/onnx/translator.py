@@ -37,6 +37,7 @@ from kuiper.planning.names import INPUT, OUTPUT, write_names
 __all__ = ["Branch", "translated"]
 
 MAX_OPERATORS = 1_000_000
+MIN_OPERATORS = 10_000  # what any file may write out in half a second: a loop of 1000 iterations
 MAX_GROWTH = 50  # operators per node of the file; few nodes become more than ten
 MAX_DEPTH = 32  # of functions and branches inside each other
 FOLD_BYTES = 1 << 20  # a larger result is folded only if it is not larger than the inputs
@@ -144,10 +145,10 @@ class Translator:
         self.dims = {info.name: self._dims(info) for info in self.inputs}
         self.trials = trials
         self.is_open = any(isinstance(n, str) for dims in self.dims.values() for n in dims)
-        limit = min(MAX_OPERATORS, 1000 + MAX_GROWTH * len(self.main.nodes))
-        self.builder = Builder(Graph(), 2 if self.is_open else 1, limit)
+        self.limit = min(MAX_OPERATORS, MIN_OPERATORS + MAX_GROWTH * len(self.main.nodes))
+        self.builder = Builder(Graph(), 2 if self.is_open else 1, self.limit)
         self.infos = {info.name: info for info in (*self.main.values, *self.main.outputs)}
-        self.budget = limit  # of nodes: functions may call functions that call functions
+        self.budget = self.limit  # of nodes: functions may call functions that call functions
 
     # -- the ends -------------------------------------------------------------------------------
 
@@ -293,13 +294,15 @@ class Translator:
     def _run(self, nodes: Sequence[NodeMessage], scope: Scope, needed: set[str]) -> None:
         if scope.depth > MAX_DEPTH:
             raise GraphError(f"{self.builder.where}: graphs are nested more than {MAX_DEPTH} deep")
+        # The body of a loop may be empty, or have nothing but nodes that are not needed.
+        self.budget -= 1 + len(nodes)
+        if self.budget < 0:
+            raise GraphError(
+                f"{self.builder.where}: functions and loops write out more than {self.limit} nodes"
+            )
         for number, node in enumerate(nodes):
-            if not any(name in needed for name in node.outputs):
-                continue
-            self.budget -= 1
-            if self.budget < 0:
-                raise GraphError(f"{self.name}: functions and loops write out too many nodes")
-            self._node(node, number, scope, needed)
+            if any(name in needed for name in node.outputs):
+                self._node(node, number, scope, needed)
 
     def _node(self, node: NodeMessage, number: int, scope: Scope, needed: set[str]) -> None:
         b = self.builder

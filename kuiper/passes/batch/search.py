@@ -224,10 +224,10 @@ class BatchSearch:
         shape = self.call(op).a.shape
         if -1 not in shape:
             return found
-        # A -1 determines the axis: its extent depends on the batch.  Only if no -1 can hold the
-        # batch, an extent of 1 is that of a single member: `x.view(len(x), n, -1, 16)` in a trace.
-        able = [b for b in found if shape[b.axis] == -1]
-        return able or (found if self.traced == 1 else [])
+        # A -1 determines the axis: its extent depends on the batch.  If that leads nowhere, a 1 is
+        # the extent of a trace's single member, as in `x.view(len(x), n, -1, 16)`.
+        found = sorted(found, key=lambda b: shape[b.axis] != -1)
+        return found if self.traced == 1 else [b for b in found if shape[b.axis] == -1]
 
     def _visit_reshape(self, op: Operator, origins: Guesses) -> Guesses:
         source = op.inputs[0]
