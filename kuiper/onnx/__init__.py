@@ -38,8 +38,11 @@ from kuiper.errors import InputError, ModelFormatError
 from kuiper.ir import Graph
 from kuiper.onnx.tensors import TensorReader
 from kuiper.onnx.wire import SourceFile, read_model
+from kuiper.pnnx._messages import recognise
 
 __all__ = ["end_names", "load_graph"]
+
+HEAD_BYTES = 4096
 
 
 def load_graph(
@@ -82,11 +85,24 @@ def load_graph(
         name = found if isinstance(found, str) else name
         source = source.read()
     file = SourceFile(source, name)
+    _check_kind(file)
     model = read_model(file, check_max_memory(max_memory))
     from kuiper.onnx import operators  # noqa: F401 - registers the operators
     from kuiper.onnx.translator import translated
 
     return translated(model, TensorReader(file, path), name, shapes or {})
+
+
+def _check_kind(file: SourceFile) -> None:
+    """Refuse a file of another format that is called ``.onnx``; say what it is if recognised."""
+    head = file.read(0, min(HEAD_BYTES, file.size)).tobytes()
+    what = None if head else "it is empty"
+    if head and not head.startswith(b"\x08"):
+        from kuiper.pnnx._foreign import next_step  # only for a message
+
+        what = recognise(head) or next_step(head, file.name)
+    if what:
+        raise ModelFormatError(f"{file.name}: not an ONNX file: {what}")
 
 
 def end_names(source: Any) -> tuple[list[str], list[str]]:
