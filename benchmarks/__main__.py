@@ -15,12 +15,25 @@ COMMANDS = {
     "elementwise": "elementwise",
     "smoke": "smoke",
     "batch": "batch",
+    "serving": "serving.compare",
+    "serving-limits": "serving.limits",
+    "serving-soak": "serving.soak",
     "zoo": "zoo.survey",
     "zoo-shapes": "zoo.shapes",
     "zoo-detectors": "zoo.detectors",
 }
-# Processes that `peers` and `cold` start with the interpreter of each runtime.
-PROCESSES = {"worker": "peers.worker", "first": "cold.first", "installed": "cold.installed"}
+# Processes that `peers`, `cold` and `serving` start with the interpreter of each runtime.
+PROCESSES = {
+    "worker": "peers.worker",
+    "first": "cold.first",
+    "installed": "cold.installed",
+    "serving-clients": "serving.clients",
+    "serving-engine": "serving.engine",
+    "serving-onnxruntime": "serving.with_onnxruntime",
+    "serving-kserve": "serving.in_kserve",
+    "serving-mlserver": "serving.in_mlserver",
+    "serving-ray": "serving.in_ray",
+}
 
 
 def main() -> int | None:

@@ -23,6 +23,7 @@ from kuiper.pnnx import Source, Target, save_graph
 __all__ = ["load", "load_graph", "save", "show_config", "supported_operators"]
 
 # Tags of the fields that may follow the version of an ONNX file.
+HEAD_BYTES = 4096  # of a file whose format its name does not tell
 ONNX_FIELDS = (b"\x12", b"\x1a", b"\x22", b"\x28", b"\x32", b"\x3a", b"\x42", b"\x72")
 
 
@@ -162,28 +163,29 @@ def _is_onnx(source: Any) -> bool:
     """Tell whether a model is an ONNX file, by its name or its first bytes."""
     if isinstance(source, str | os.PathLike):
         suffix = os.path.splitext(os.fsdecode(source))[1].lower()
-        if suffix in (".onnx", ".param") or not os.path.isfile(source):
+        if suffix in (".onnx", ".param", ".mlmodel") or not os.path.isfile(source):
             return suffix == ".onnx"
         with open(source, "rb") as file:
-            head = file.read(3)
+            head = file.read(HEAD_BYTES)
     elif hasattr(source, "seekable") and source.seekable():
         start = source.tell()
-        head = source.read(3)
+        head = source.read(HEAD_BYTES)
         source.seek(start)
     elif hasattr(source, "read"):
         return False  # a stream must not lose bytes
     else:
         try:
-            head = bytes(memoryview(source)[:3])
+            head = bytes(memoryview(source)[:HEAD_BYTES])
         except TypeError:
             return False  # the reader of PNNX files says what it is
     # The version of the format, followed by another field; PNNX files begin with digits.
-    return (
-        isinstance(head, bytes)
-        and head[:1] == b"\x08"
-        and head[1:2] < b"\x40"
-        and head[2:] in ONNX_FIELDS
-    )
+    if not isinstance(head, bytes) or head[:1] != b"\x08" or head[1:2] >= b"\x40":
+        return False
+    if head[2:3] not in ONNX_FIELDS:
+        return False
+    from kuiper.pnnx._foreign import other_message  # which formats of TensorFlow and Apple look so
+
+    return other_message(head) is None
 
 
 def save(

@@ -42,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser with all commands."""
     parser = argparse.ArgumentParser(
         prog="kuiper",
-        description="Run, inspect and measure PyTorch models exported with pnnx.",
+        description="Run, inspect and measure PyTorch models: PNNX and ONNX files.",
         epilog=_EPILOG,
         formatter_class=HelpFormatter,
     )
@@ -144,7 +144,7 @@ def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> Non
                 f"kuiper {command} {words[0]}"
             )
         return
-    if words[0].endswith(".param"):
+    if words[0].endswith((".param", ".onnx")):
         hint = f"name a command first: kuiper info {words[0]}"
     else:
         near = get_close_matches(words[0].lower(), commands, 1, 0.5)

@@ -124,7 +124,9 @@ def new_command(
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the model and the options for loading and planning it."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a .pnnx.param file, or the name of a bundled model")
+    add(
+        "model", metavar="MODEL", help="a .pnnx.param or .onnx file, or the name of a bundled model"
+    )
     add("--bin", metavar="FILE", help="the weights (default: the .bin file beside MODEL)")
     add("--check", action="store_true", help="compare the weights with their checksums first")
     add_plugin(parser)

@@ -200,7 +200,8 @@ def _array_suffix(data: bytes) -> str:
 
 def model_title(options: argparse.Namespace) -> str:
     """Return the file name of the model without its suffixes."""
-    return Path(options.model).name.removesuffix(".param").removesuffix(".pnnx")
+    name = Path(options.model).name
+    return name.removesuffix(".onnx").removesuffix(".param").removesuffix(".pnnx")
 
 
 def _as_taken(model: kuiper.Model, arrays: list[np.ndarray]) -> list[np.ndarray]:

@@ -46,7 +46,9 @@ example: kuiper run-dataset photos/ --out classes/ --task classify --format json
         help="what the model does (default: classify)",
     )
     add(
-        "--model", metavar="MODEL", help="a .pnnx.param file or bundled model (default: the task's)"
+        "--model",
+        metavar="MODEL",
+        help="a .pnnx.param or .onnx file or bundled model (default: the task's)",
     )
     add(
         "--plugin",

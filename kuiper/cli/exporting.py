@@ -21,13 +21,15 @@ def add_commands(commands: Commands) -> None:
     parser = new_command(
         commands,
         export,
-        "convert a PyTorch or ONNX model to .pnnx files, with pnnx",
+        "convert a PyTorch or ONNX model to .pnnx files",
         """\
-SOURCE is a TorchScript file (.pt), an ONNX file (.onnx), or a function or class that returns an
-nn.Module: package.module:function or file.py:function.  Files need pnnx, functions also PyTorch:
-pip install pnnx torch
-Inputs are float32 unless the shape ends with another type, such as 1x128:i64 for token ids.
-example: kuiper export torchvision.models:resnet18 --arg weights=DEFAULT --shape 1x3x224x224""",
+SOURCE is an ONNX file (.onnx), which kuiper reads itself, a TorchScript file (.pt), or a function
+or class that returns an nn.Module: package.module:function or file.py:function.  TorchScript needs
+pnnx, functions also PyTorch: pip install pnnx torch
+Inputs are float32 unless the shape ends with another type, such as 1x128:i64 for token ids; those
+of an ONNX file have the types of the file, and --shape fixes what it leaves open.
+example: kuiper export torchvision.models:resnet18 --arg weights=DEFAULT --shape 1x3x224x224
+example: kuiper export model.onnx -o model.pnnx.param""",
     )
     add = parser.add_argument
     add("source", metavar="SOURCE", help="model.pt, model.onnx or package.module:function")
@@ -49,6 +51,7 @@ example: kuiper export torchvision.models:resnet18 --arg weights=DEFAULT --shape
     )
     add("--arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the function")
     add("--moduleop", metavar="CLASS,...", help="classes to keep as one operator each")
+    add("--pnnx", action="store_true", help="convert an ONNX file with pnnx, as kuiper once did")
     add("--input-names", metavar="NAME,...", help="names of the inputs, in order")
     add("--output-names", metavar="NAME,...", help="names of the results, in order")
     add("-o", "--output", metavar="FILE", help="the .pnnx.param file (default: beside SOURCE)")
@@ -66,53 +69,12 @@ def _keyword(text: str) -> tuple[str, Any]:
 
 
 def export(options: argparse.Namespace, console: Console) -> int:
-    """Run pnnx on a model."""
-    from kuiper.export import pnnx_tool
-
-    source = options.source
-    names: dict[str, Any] = {
-        key: given.split(",")
-        for key in ("input_names", "output_names")
-        if (given := getattr(options, key)) is not None
-    }
-    shapes = [extents for extents, _ in options.shape]
-    dtypes = [dtype for _, dtype in options.shape]
+    """Convert a model, and report what kuiper lacks to run it."""
     # On Windows a path may start with a drive and a colon.
-    if ":" in source and not Path(source).exists():
-        output = options.output or f"{source.rpartition(':')[2]}.pnnx.param"
-        sys.path.insert(0, os.getcwd())  # as `python -m` does, for modules in this folder
-        module = pnnx_tool.call_by_name(source, dict(map(_keyword, options.arg)))
-        if not options.shape:
-            options.parser.error("a module needs --shape, once per input")
-        examples2 = None
-        if options.shape2:
-            types2 = dtypes if len(options.shape2) == len(dtypes) else ()
-            examples2 = pnnx_tool.example_tensors(options.shape2, types2)
-        param = pnnx_tool.export_module(
-            module,
-            pnnx_tool.example_tensors(shapes, dtypes),
-            output,
-            example_inputs2=examples2,
-            moduleop=options.moduleop,
-            **names,
-        )
+    if ":" in options.source and not Path(options.source).exists():
+        param = _export_function(options)
     else:
-        if Path(source).suffix not in (".pt", ".pth", ".torchscript", ".onnx"):
-            package, dot, function = source.removesuffix(".py").rpartition(".")
-            hint = ""
-            if source.endswith(".py"):
-                hint = f"; name the function that makes the module: {source}:NAME"
-            elif dot and not os.path.exists(source):
-                hint = f"; did you mean {package}:{function}?"
-            options.parser.error(
-                f"'{source}' is neither a .pt or .onnx file nor package:function{hint}"
-            )
-        if not Path(source).exists():
-            raise FileNotFoundError(2, "No such file or directory", source)
-        output = options.output or str(Path(source).with_suffix(".pnnx.param"))
-        param = pnnx_tool.run_pnnx(
-            source, output, shapes, options.shape2, dtypes, moduleop=options.moduleop, **names
-        )
+        param = _export_file(options)
     graph = kuiper.load_graph(param)
     known = set(kuiper.supported_operators())
     missing = {t: n for t, n in graph.type_counts().items() if t not in known}
@@ -130,3 +92,78 @@ def export(options: argparse.Namespace, console: Console) -> int:
         console.error(f"kuiper export: kuiper does not support {listed}")
         return 3
     return 0
+
+
+def _names(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the names of the ends that are given."""
+    return {
+        key: given.split(",")
+        for key in ("input_names", "output_names")
+        if (given := getattr(options, key)) is not None
+    }
+
+
+def _shapes(options: argparse.Namespace) -> tuple[list[tuple[int, ...]], list[str]]:
+    """Return the shapes of the inputs and their types."""
+    return [extents for extents, _ in options.shape], [dtype for _, dtype in options.shape]
+
+
+def _export_function(options: argparse.Namespace) -> Path:
+    """Trace the module that a function returns."""
+    from kuiper.export import pnnx_tool
+
+    source = options.source
+    output = options.output or f"{source.rpartition(':')[2]}.pnnx.param"
+    if options.pnnx:
+        options.parser.error("--pnnx is for ONNX files")
+    sys.path.insert(0, os.getcwd())  # as `python -m` does, for modules in this folder
+    module = pnnx_tool.call_by_name(source, dict(map(_keyword, options.arg)))
+    shapes, dtypes = _shapes(options)
+    if not shapes:
+        options.parser.error("a module needs --shape, once per input")
+    examples2 = None
+    if options.shape2:
+        types2 = dtypes if len(options.shape2) == len(dtypes) else ()
+        examples2 = pnnx_tool.example_tensors(options.shape2, types2)
+    return pnnx_tool.export_module(
+        module,
+        pnnx_tool.example_tensors(shapes, dtypes),
+        output,
+        example_inputs2=examples2,
+        moduleop=options.moduleop,
+        **_names(options),
+    )
+
+
+def _export_file(options: argparse.Namespace) -> Path:
+    """Convert a file: ONNX by kuiper, others by pnnx."""
+    source = options.source
+    suffix = Path(source).suffix.lower()
+    if suffix not in (".pt", ".pth", ".torchscript", ".onnx"):
+        package, dot, function = source.removesuffix(".py").rpartition(".")
+        hint = ""
+        if source.endswith(".py"):
+            hint = f"; name the function that makes the module: {source}:NAME"
+        elif dot and not os.path.exists(source):
+            hint = f"; did you mean {package}:{function}?"
+        options.parser.error(
+            f"'{source}' is neither a .pt or .onnx file nor package:function{hint}"
+        )
+    if options.pnnx and suffix != ".onnx":
+        options.parser.error("--pnnx is for ONNX files")
+    if not Path(source).exists():
+        raise FileNotFoundError(2, "No such file or directory", source)
+    output = options.output or str(Path(source).with_suffix(".pnnx.param"))
+    shapes, dtypes = _shapes(options)
+    if suffix == ".onnx" and not options.pnnx:
+        from kuiper.export.onnx_file import convert_onnx
+
+        if options.moduleop:
+            options.parser.error("--moduleop needs pnnx; add --pnnx")
+        return convert_onnx(source, output, shapes, options.shape2, dtypes, **_names(options))
+    from kuiper.export import pnnx_tool
+
+    return pnnx_tool.run_pnnx(
+        source, output, shapes, options.shape2, dtypes, moduleop=options.moduleop,
+        **_names(options),
+    )  # fmt: skip

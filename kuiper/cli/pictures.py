@@ -90,7 +90,7 @@ def _add_common(parser: argparse.ArgumentParser, command: str) -> None:
         "--model",
         default=names[0],
         metavar="NAME|FILE",
-        help=f"{', '.join(names)}, or a .pnnx.param file (default: {names[0]})",
+        help=f"{', '.join(names)}, or a .pnnx.param or .onnx file (default: {names[0]})",
     )
     add("--save", type=Path, metavar="FOLDER", help="write the resulting pictures or videos")
     add("--batch", type=positive, default=1, metavar="N", help="pictures per call (default: 1)")

@@ -9,8 +9,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from kuiper.errors import InputError
+from kuiper.errors import InputError, KuiperError
 from kuiper.ir import Graph
+from kuiper.onnx import end_names
 from kuiper.planning.names import INPUT, OUTPUT, tensors_at, write_names
 from kuiper.pnnx import load_graph
 from kuiper.pnnx._messages import listing
@@ -77,54 +78,11 @@ def _result_names(result: Any) -> list[str]:
 
 
 def onnx_names(path: Path) -> tuple[list[str], list[str]]:
-    """Return the names of the inputs and outputs of an ONNX file, read without a package.
-
-    The file is a message of protobuf: field 7 of a model is its graph; in a graph, field 5 are
-    initializers (name: field 8), 11 inputs and 12 outputs (name: field 1).  Old files list their
-    initializers among the inputs.
-    """
-    data = memoryview(path.read_bytes())
+    """Return the names of the inputs and outputs of an ONNX file; none of a damaged one."""
     try:
-        graphs = [part for field, part in _fields(data) if field == 7]
-        parts = [*_fields(graphs[0])] if graphs else []
-        found = {
-            wanted: [
-                bytes(next(text for inner, text in _fields(part) if inner == key)).decode()
-                for field, part in parts
-                if field == wanted
-            ]
-            for wanted, key in ((5, 8), (11, 1), (12, 1))
-        }
-    except (IndexError, StopIteration, UnicodeDecodeError):
-        return [], []  # pnnx has the last word on a damaged file
-    weights = set(found[5])
-    return [name for name in found[11] if name not in weights], found[12]
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield number and content of each field of a message; numbers have no content."""
-    position = 0
-
-    def number() -> int:
-        nonlocal position
-        value = shift = 0
-        while True:
-            byte = data[position]
-            position += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while position < len(data):
-        key = number()
-        size = {1: 8, 5: 4}.get(key & 7, 0)
-        if key & 7 == 0:
-            number()
-        elif key & 7 == 2:
-            size = number()
-        yield key >> 3, data[position : position + size]
-        position += size
+        return end_names(path)
+    except KuiperError:
+        return [], []  # pnnx has the last word on it
 
 
 def classes(moduleop: str | None) -> list[str]:

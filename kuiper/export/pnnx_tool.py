@@ -392,7 +392,7 @@ def run_pnnx(
         }
         for unused in ("pnnxpy", "pnnxonnx", "ncnnparam", "ncnnbin", "ncnnpy"):
             arguments[unused] = Path(scrap, unused)
-        command = [program, str(_inside(_with_weights_inside(Path(source), Path(scrap)), scrap))]
+        command = [program, str(_linked(_with_weights_inside(Path(source), Path(scrap)), scrap))]
         command += [f"{key}={value}" for key, value in arguments.items() if value]
         log.info("kuiper.export", "%s", " ".join(command))
         done = subprocess.run(command, capture_output=True, text=True, cwd=scrap)
@@ -496,11 +496,15 @@ def _with_weights_inside(source: Path, folder: Path) -> Path:
     return joined
 
 
-def _inside(source: Path, folder: str) -> Path:
-    """Return a link to an ONNX file, or a copy: pnnx writes a simplified file beside it."""
-    if source.suffix != ".onnx" or source.parent == Path(folder):
-        return source.absolute()
-    link = Path(folder, source.name)
+def _linked(source: Path, folder: str) -> Path:
+    """Return a link to the source, or a copy: pnnx writes beside its source.
+
+    A simplified ONNX file and the constants of a trace stay there, at least if pnnx fails.
+    """
+    if source.parent == Path(folder):
+        return source
+    link = Path(folder, "source", source.name)
+    link.parent.mkdir()
     try:
         link.symlink_to(source.absolute())
     except OSError:  # Windows without the right to make links

@@ -34,12 +34,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kuiper._support.memory import check_max_memory
-from kuiper.errors import InputError
+from kuiper.errors import InputError, ModelFormatError
 from kuiper.ir import Graph
 from kuiper.onnx.tensors import TensorReader
 from kuiper.onnx.wire import SourceFile, read_model
+from kuiper.pnnx._messages import recognise
 
-__all__ = ["load_graph"]
+__all__ = ["end_names", "load_graph"]
+
+HEAD_BYTES = 4096
 
 
 def load_graph(
@@ -82,8 +85,45 @@ def load_graph(
         name = found if isinstance(found, str) else name
         source = source.read()
     file = SourceFile(source, name)
+    _check_kind(file)
     model = read_model(file, check_max_memory(max_memory))
     from kuiper.onnx import operators  # noqa: F401 - registers the operators
-    from kuiper.onnx.translator import Translator
+    from kuiper.onnx.translator import translated
 
-    return Translator(model, TensorReader(file, path), name, shapes or {}).translate()
+    return translated(model, TensorReader(file, path), name, shapes or {})
+
+
+def _check_kind(file: SourceFile) -> None:
+    """Refuse a file of another format that is called ``.onnx``; say what it is if recognised."""
+    head = file.read(0, min(HEAD_BYTES, file.size)).tobytes()
+    what = None if head else "it is empty"
+    if head and not head.startswith(b"\x08"):
+        from kuiper.pnnx._foreign import next_step  # only for a message
+
+        what = recognise(head) or next_step(head, file.name)
+    if what:
+        raise ModelFormatError(f"{file.name}: not an ONNX file: {what}")
+
+
+def end_names(source: Any) -> tuple[list[str], list[str]]:
+    """Return the names of the inputs and of the outputs of a model, whose operators are not read.
+
+    Parameters
+    ----------
+    source : str, os.PathLike or bytes-like
+
+    Raises
+    ------
+    ModelFormatError
+        If the file is damaged or truncated.
+    OSError
+        If it cannot be read.
+    """
+    is_path = isinstance(source, (str, os.PathLike))
+    name = os.fsdecode(source) if is_path else "<onnx>"
+    graph = read_model(SourceFile(source, name), check_max_memory(None)).graph
+    if graph is None:
+        raise ModelFormatError(f"{name}: the file has no graph")
+    weights = {tensor.name for tensor in graph.tensors}  # old files list them among the inputs
+    inputs = [info.name for info in graph.inputs if info.name not in weights]
+    return inputs, [info.name for info in graph.outputs]

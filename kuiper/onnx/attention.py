@@ -170,6 +170,7 @@ def joined_heads(b: Builder, y: Any) -> Any:
 def attend(
     b: Builder, q: Any, k: Any, v: Any, mask: Mask, *, scale: float, causal: bool = False,
     softcap: float = 0.0, scores: int | None = None, precision: int | None = None,
+    sink: Any = None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Return attention of tensors (batch, heads, length, size), and scores if they are asked for.
 
@@ -182,20 +183,24 @@ def attend(
     if not key_heads or heads % key_heads:
         raise b.error(f"{heads} heads cannot be grouped over {key_heads} heads of keys")
     is_plain = q.dtype == np.float32 and precision != DOUBLE
-    if scores is None and softcap == 0 and is_plain:
+    if scores is None and softcap == 0 and sink is None and is_plain:
         y = b.emit(
             "F.scaled_dot_product_attention", q, k, v, attn_mask=mask.value, dropout_p=0.0,
             is_causal=causal, scale=float(scale), enable_gqa=True if heads > key_heads else None,
         )  # fmt: skip
-        return y, None
-    if causal:
-        mask.see_window(0, b.extents(q)[2], right=0)
-    return _composed(b, q, k, v, mask, scale, softcap, scores, precision)
+        found = None
+    else:
+        if causal:
+            mask.see_window(0, b.extents(q)[2], right=0)
+        y, found = _composed(b, q, k, v, mask, scale, softcap, scores, precision, sink)
+    # The number of keys may depend on data; the result does not.
+    shape = [*b.extents(q)[:3], b.extents(v)[3]]
+    return b.declared(y, q.dtype, [None if isinstance(n, Size) else n for n in shape]), found
 
 
 def _composed(
     b: Builder, q: Any, k: Any, v: Any, mask: Mask, scale: float, softcap: float, scores: Any,
-    precision: Any,
+    precision: Any, sink: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
     (batch, heads, queries, _), (_, key_heads, keys, _) = b.extents(q), b.extents(k)
     groups = heads // key_heads
@@ -216,8 +221,14 @@ def _composed(
         total = b.call("add", total, b.ref(bias))
     total = mask.hidden(total)
     found.append(total)
+    if sink is not None:
+        column = b.emit("Tensor.reshape", b.ref(sink), shape=[1, -1, 1, 1])
+        column = b.emit("Tensor.expand", column, shape=[batch, heads, queries, 1])
+        total = b.emit("torch.cat", total, column, dim=-1)
     wide = b.cast(total, np.float64) if precision == DOUBLE else total
     weights = b.cast(b.emit("F.softmax", wide, dim=-1), q.dtype)
+    if sink is not None:
+        weights = b.emit("Tensor.slice", weights, dim=-1, start=0, end=keys, step=1)
     blind = mask.blind()
     if blind is not None:
         weights = b.emit("torch.where", blind, Known(np.zeros((), q.dtype)), weights)

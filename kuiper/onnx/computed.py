@@ -12,9 +12,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from kuiper.onnx.builder import Builder
+from kuiper.onnx.tensors import MAX_RANK
 from kuiper.onnx.values import Size
 
-__all__ = ["sliced", "spread", "squeezed", "unsqueezed"]
+__all__ = ["axes_of", "sliced", "spread", "squeezed", "unsqueezed"]
+
+
+def axes_of(b: Builder, axes: Any) -> list[Any]:
+    """Return computed axes; arithmetic on them takes time by the square of their number."""
+    found = b.numbers(axes, "axes")
+    if len(found) > MAX_RANK:
+        raise b.error(f"has {len(found)} axes, expected up to {MAX_RANK}")
+    return found
 
 
 def _equal(a: Any, b: Any) -> Any:
@@ -43,7 +52,7 @@ def _dot(hits: Sequence[Any], values: Sequence[Any]) -> Any:
 
 def unsqueezed(b: Builder, x: Any, axes: Any) -> Any:
     """Return a tensor with more axes of extent 1."""
-    extents, added = b.extents(x), b.numbers(axes, "axes")
+    extents, added = b.extents(x), axes_of(b, axes)
     rank = len(extents) + len(added)
     shape, used = [], 0
     for hits in _hits(added, rank):
@@ -56,7 +65,7 @@ def unsqueezed(b: Builder, x: Any, axes: Any) -> Any:
 
 def squeezed(b: Builder, x: Any, axes: Any) -> Any:
     """Return a tensor without some of its axes of extent 1."""
-    extents, dropped = b.extents(x), b.numbers(axes, "axes")
+    extents, dropped = b.extents(x), axes_of(b, axes)
     kept = [1 - _total(hits) for hits in _hits(dropped, len(extents))]
     shape = []
     for position in range(len(extents) - len(dropped)):
@@ -81,7 +90,7 @@ def sliced(
 ) -> Any:
     """Return a slice along axes, or by steps, that a run computes."""
     rank, count = x.rank, len(starts)
-    along = list(range(count)) if axes is None else b.numbers(axes, "axes")
+    along = list(range(count)) if axes is None else axes_of(b, axes)
     by = [1] * count if steps is None else b.numbers(steps, "steps")
     if not count == len(ends) == len(along) == len(by):
         raise b.error("starts, ends, axes and steps differ in length")

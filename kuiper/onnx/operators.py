@@ -5,6 +5,7 @@ from kuiper.onnx import (
     control,
     elementwise,
     folds,
+    microsoft,
     products,
     quantised,
     resizing,
@@ -14,6 +15,6 @@ from kuiper.onnx import (
 )
 
 __all__ = [
-    "attention", "control", "elementwise", "folds", "products", "quantised", "resizing",
-    "sequences", "shapes", "windows",
+    "attention", "control", "elementwise", "folds", "microsoft", "products", "quantised",
+    "resizing", "sequences", "shapes", "windows",
 ]  # fmt: skip

@@ -246,6 +246,10 @@ def _gathered(b: Builder, x: Any, indices: np.ndarray, axis: int) -> Any:
             raise b.error(f"an index is outside of an axis of extent {extent}")
         indices = np.where(indices < 0, indices + extent, indices)
         flat = indices.reshape(-1)
+    if x.shape and None not in x.shape and np.array_equal(flat, np.arange(x.shape[axis])):
+        # torch's exporter writes `as_strided` so, after a reshape to one axis.
+        shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+        return b.emit("Tensor.reshape", x, shape=shape)
     if flat.size and flat.min() >= 0 and indices.ndim == 1:
         if (np.diff(flat) == 1).all():
             return b.emit(
@@ -430,7 +434,7 @@ def pad(
         (value,) = b.numbers(fill, "the value of the margins")
     amounts = b.numbers(pads, "pads")
     if isinstance(axes, Ref):
-        amounts = computed.spread(amounts, b.numbers(axes, "axes"), x.rank)
+        amounts = computed.spread(amounts, computed.axes_of(b, axes), x.rank)
     elif axes is not None:
         along = axes_of(b, axes, x.rank)
         full: list[Any] = [0] * (2 * x.rank)

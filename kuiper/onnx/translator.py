@@ -34,15 +34,34 @@ from kuiper.onnx.wire import (
 )
 from kuiper.planning.names import INPUT, OUTPUT, write_names
 
-__all__ = ["Branch", "Translator"]
+__all__ = ["Branch", "translated"]
 
 MAX_OPERATORS = 1_000_000
+MIN_OPERATORS = 10_000  # what any file may write out in half a second: a loop of 1000 iterations
 MAX_GROWTH = 50  # operators per node of the file; few nodes become more than ten
 MAX_DEPTH = 32  # of functions and branches inside each other
 FOLD_BYTES = 1 << 20  # a larger result is folded only if it is not larger than the inputs
-# Trial extents: two that networks take, multiples of their strides; a batch is small.
-TRIALS = {True: (2, 3), False: (224, 448)}
+# Trial extents: two that networks take, multiples of their strides; a batch is small.  Tables of
+# positions may be shorter: what is undecided then is tried again.
+TRIALS = ((224, 448), (8, 16))
+BATCHES = (2, 3)
 HALF = 10  # the element type float16
+
+
+def translated(
+    model: ModelMessage, tensors: TensorReader, name: str, shapes: Mapping[str, Sequence[Any]]
+) -> Graph:
+    """Return the graph of a model; the arguments are those of :class:`Translator`."""
+    translator = Translator(model, tensors, name, shapes)
+    try:
+        return translator.translate()
+    except Undecided as error:
+        if translator.is_open:
+            try:
+                return Translator(model, tensors, name, shapes, TRIALS[1]).translate()
+            except KuiperError:
+                pass
+        raise error from None
 
 
 class Branch:
@@ -102,6 +121,8 @@ class Translator:
         Of the file, in messages.
     shapes : mapping of str to sequence
         Shapes of inputs that replace those of the file; None or a name leaves an extent open.
+    trials : tuple of int
+        Two extents by which open ones are tried.
     """
 
     def __init__(
@@ -110,6 +131,7 @@ class Translator:
         tensors: TensorReader,
         name: str,
         shapes: Mapping[str, Sequence[Any]],
+        trials: tuple[int, int] = TRIALS[0],
     ) -> None:
         if model.graph is None or not model.graph.outputs:
             raise ModelFormatError(f"{name}: the file has no graph with outputs")
@@ -121,11 +143,12 @@ class Translator:
         self.given = {tensor.name for tensor in self.main.tensors}
         self.inputs = [info for info in self.main.inputs if info.name not in self.given]
         self.dims = {info.name: self._dims(info) for info in self.inputs}
-        is_open = any(isinstance(n, str) for dims in self.dims.values() for n in dims)
-        limit = min(MAX_OPERATORS, 1000 + MAX_GROWTH * len(self.main.nodes))
-        self.builder = Builder(Graph(), 2 if is_open else 1, limit)
+        self.trials = trials
+        self.is_open = any(isinstance(n, str) for dims in self.dims.values() for n in dims)
+        self.limit = min(MAX_OPERATORS, MIN_OPERATORS + MAX_GROWTH * len(self.main.nodes))
+        self.builder = Builder(Graph(), 2 if self.is_open else 1, self.limit)
         self.infos = {info.name: info for info in (*self.main.values, *self.main.outputs)}
-        self.budget = limit  # of nodes: functions may call functions that call functions
+        self.budget = self.limit  # of nodes: functions may call functions that call functions
 
     # -- the ends -------------------------------------------------------------------------------
 
@@ -203,7 +226,7 @@ class Translator:
             dims = self.dims[info.name]
             for axis, n in enumerate(dims):
                 if isinstance(n, str):
-                    trials.setdefault(n, TRIALS[axis == 0])
+                    trials.setdefault(n, self.trials if axis else BATCHES)
             shape = tuple(None if isinstance(n, str) else n for n in dims)
             b.enter(info.name, where, 0, (True,))
             operand = graph.add_operand(b._unique(), shape or None, kind)
@@ -271,13 +294,15 @@ class Translator:
     def _run(self, nodes: Sequence[NodeMessage], scope: Scope, needed: set[str]) -> None:
         if scope.depth > MAX_DEPTH:
             raise GraphError(f"{self.builder.where}: graphs are nested more than {MAX_DEPTH} deep")
+        # The body of a loop may be empty, or have nothing but nodes that are not needed.
+        self.budget -= 1 + len(nodes)
+        if self.budget < 0:
+            raise GraphError(
+                f"{self.builder.where}: functions and loops write out more than {self.limit} nodes"
+            )
         for number, node in enumerate(nodes):
-            if not any(name in needed for name in node.outputs):
-                continue
-            self.budget -= 1
-            if self.budget < 0:
-                raise GraphError(f"{self.name}: functions and loops write out too many nodes")
-            self._node(node, number, scope, needed)
+            if any(name in needed for name in node.outputs):
+                self._node(node, number, scope, needed)
 
     def _node(self, node: NodeMessage, number: int, scope: Scope, needed: set[str]) -> None:
         b = self.builder
@@ -460,7 +485,10 @@ def domain_of(name: str) -> str:
 
 
 def needed_names(nodes: Sequence[NodeMessage], outputs: Iterable[str]) -> set[str]:
-    """Return the names on which outputs depend, also those that inner graphs read."""
+    """Return the names on which outputs depend, also those that inner graphs read.
+
+    The name of an input or output that is left out, which is empty, is none of them.
+    """
     needed = set(outputs)
     for node in reversed(nodes):
         if any(name in needed for name in node.outputs):
@@ -472,6 +500,7 @@ def needed_names(nodes: Sequence[NodeMessage], outputs: Iterable[str]) -> set[st
                 for inner in graph.nodes:
                     needed.update(inner.inputs)
                     stack += [a.graph for a in inner.attributes if a.graph is not None]
+        needed.discard("")
     return needed
 
 

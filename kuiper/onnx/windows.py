@@ -374,25 +374,30 @@ def layer_normalization(
     b: Builder, x: Any, scale: Any, bias: Any = None, *, axis: int = -1, epsilon: float = 1e-5,
     stash_type: int = 1,
 ) -> Any:  # fmt: skip
+    if b.wants(1) or b.wants(2):
+        return _with_statistics(b, x, scale, bias, b.axis(axis, x.rank), epsilon)
+    return layer_norm(b, x, scale, bias, axis, epsilon)
+
+
+def layer_norm(b: Builder, x: Any, scale: Any, bias: Any, axis: int, epsilon: float) -> Any:
+    """Return a tensor normalised along the axes from `axis` on."""
     axis = b.axis(axis, x.rank)
     extents = b.extents(x)[axis:]
     is_plain = all(isinstance(n, int) for n in extents) and list(scale.shape or ()) == extents
-    if (
-        is_plain
-        and not b.wants(1)
-        and not b.wants(2)
-        and (bias is None or bias.shape == scale.shape)
-    ):
-        shape = tuple(extents)
-        if all(isinstance(v, Known) and v.dtype == np.float32 for v in (scale, bias)):
-            return b.module(
-                "nn.LayerNorm", [x],
-                {"normalized_shape": shape, "eps": epsilon, "elementwise_affine": True},
-                {"weight": b.attribute(scale), "bias": b.attribute(bias)},
-            )  # fmt: skip
-        return b.emit(
-            "F.layer_norm", x, weight=scale, bias=bias, normalized_shape=shape, eps=epsilon
-        )
+    if not is_plain or (bias is not None and bias.shape != scale.shape):
+        return _with_statistics(b, x, scale, bias, axis, epsilon)[0]
+    shape = tuple(extents)
+    if all(isinstance(v, Known) and v.dtype == np.float32 for v in (scale, bias)):
+        return b.module(
+            "nn.LayerNorm", [x],
+            {"normalized_shape": shape, "eps": epsilon, "elementwise_affine": True},
+            {"weight": b.attribute(scale), "bias": b.attribute(bias)},
+        )  # fmt: skip
+    return b.emit("F.layer_norm", x, weight=scale, bias=bias, normalized_shape=shape, eps=epsilon)
+
+
+def _with_statistics(b: Builder, x: Any, scale: Any, bias: Any, axis: int, epsilon: float) -> Any:
+    """Return layer normalisation, the mean, and the inverse of the standard deviation."""
     x = b.ref(x)
     dims = tuple(range(axis, x.rank))
     mean = b.emit("torch.mean", x, dim=dims, keepdim=True)

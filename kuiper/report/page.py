@@ -141,10 +141,17 @@ def weight_statistics(attribute: Attribute) -> dict[str, Any]:
     finite = values[np.isfinite(values)]
     if not finite.size:
         return {}
-    counts, edges = np.histogram(finite, BINS)
+    least, most = float(finite.min()), float(finite.max())
+    # The square of a larger float64 overflows, and values that are (nearly) equal share all bins.
+    finite = np.clip(finite, -1e140, 1e140)
+    low, high = float(finite.min()), float(finite.max())
+    margin = max(abs(low), abs(high)) * 1e-6 or 0.5
+    if high - low < margin:
+        low, high = low - margin, high + margin
+    counts, edges = np.histogram(finite, BINS, (low, high))
     return {
-        "min": float(finite.min()),
-        "max": float(finite.max()),
+        "min": least,
+        "max": most,
         "mean": float(finite.mean()),
         "std": float(finite.std()),
         "zeros": float((values == 0).mean()),

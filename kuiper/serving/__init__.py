@@ -13,6 +13,7 @@
     messages grpc the protobuf messages, and the gRPC service
     metrics logs tracing   Prometheus, log lines, OpenTelemetry
     server supervisor      the process of `kuiper serve`; several processes
+    changes                what clients load and unload, in all of them
 
 `kuiper serve` (``pip install "kuiper-runtime[serve]"``) is the server; :func:`asgi` is the
 application for any other one.  Nothing else in kuiper imports this package.

@@ -246,6 +246,10 @@ class GrpcServer:
         try:
             request = decode_message(message)
             deadline = None if left is None else begin + left
+            if request.has_pictures:
+                from kuiper.serving.pictures import pictures_of
+
+                request = await pictures_of(service).decoded(model, request)
             outcome = await service.infer(model, request, deadline)
             response = encode_message(outcome, request)
         except Exception as error:

@@ -191,7 +191,6 @@ class Application:
         self._start = start
         self._starting = asyncio.Lock() if start is not None else None
         self.log_requests = False
-        self._pictures: Any = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -314,6 +313,10 @@ class Application:
             else:
                 decoded = decode_request(body, head)
             del body
+            if decoded.has_pictures:
+                from kuiper.serving.pictures import pictures_of
+
+                decoded = await pictures_of(service).decoded(model, decoded)
             outcome = await self._unless_gone(request, service.infer(model, decoded))
             outputs = outcome.outputs
             arguments = (model.name, model.version, decoded, outputs)
@@ -362,15 +365,13 @@ class Application:
     async def _picture(
         self, request: Request, send: Send, name: str, version: str, task: str
     ) -> None:
-        if self._pictures is None:
-            from kuiper.serving.pictures import Pictures
+        from kuiper.serving.pictures import pictures_of
 
-            self._pictures = Pictures(self.service)
         model = self.service.repository.get(name, version)
         try:
             body = await request.body(self.service)
             query = {key: values[-1] for key, values in parse_qs(request.query.decode()).items()}
-            kind, content = await self._pictures.answer(model, task, bytes(body), query)
+            kind, content = await pictures_of(self.service).answer(model, task, bytes(body), query)
         except Exception as error:
             seconds = time.monotonic() - request.begin
             self.service.count(model, None, seconds, as_refusal(error).reason)

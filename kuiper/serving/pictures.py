@@ -1,7 +1,7 @@
-"""Requests whose body is a photo: classify, detect, segment.
+"""Requests with photos: classify, detect, segment, and photos instead of a tensor.
 
-``kuiper.vision`` prepares the photo and reads the result; the network runs in the queue of its
-model, with the limits and batches of all requests.
+``kuiper.vision`` prepares the photo and, of the first three, reads the result; the network runs in
+the queue of its model, with the limits and batches of all requests.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ import io
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from kuiper.errors import KuiperError
 from kuiper.serving.failures import Refusal
+from kuiper.serving.protocol import InferRequest
 from kuiper.serving.served import ServedModel
 from kuiper.serving.service import Service
 
-__all__ = ["MAX_PIXELS", "TASKS", "Pictures", "picture_size"]
+__all__ = ["MAX_PIXELS", "TASKS", "Pictures", "picture_size", "pictures_of"]
 
 TASKS = ("classify", "detect", "segment")
 # A few kilobytes of JPEG can hold a picture that fills the memory when it is decoded.
@@ -80,26 +82,78 @@ class Pictures:
         Refusal
             If the data is no picture, the model does not fit the task, or the queue is full.
         """
-        limit = model.queue.max_jobs
-        if self._service.is_draining:
-            raise Refusal("unavailable", "the server shuts down", 1.0)
-        if self._n_waiting >= limit:
-            raise Refusal("busy", f"{self._n_waiting} photos wait, the limit", 1.0)
-        width, height = picture_size(data)
-        if width * height > MAX_PIXELS:
-            raise Refusal(
-                "too large", f"the picture has {width} x {height} pixels, up to {MAX_PIXELS}"
-            )
+        _check_size(data)
         timeout = self._service.limits.timeout
         deadline = None if timeout is None else time.monotonic() + timeout
+        return await self._in_pool(model, self._work, model, task, data, dict(query), deadline)
+
+    async def decoded(self, model: ServedModel, request: InferRequest) -> InferRequest:
+        """Return a request for inference with the tensor that its photos stand for.
+
+        Parameters
+        ----------
+        model : ServedModel
+            One whose input is pictures; its task says how a photo is prepared.
+        request : InferRequest
+            Its input is of BYTES: each element is a JPEG or a PNG, and becomes a row.
+
+        Raises
+        ------
+        Refusal
+            If an element is no picture, the model does not take any, or the queue is full.
+        """
+        if not model.tasks:
+            raise Refusal("invalid", f"model '{model.name}' has no input for pictures in BYTES")
+        (name,) = [tensor["name"] for tensor in model.inputs]
+        if list(request.inputs) != [name]:
+            given = ", ".join(map(repr, request.inputs))
+            raise Refusal("invalid", f"inputs {given}, expected '{name}' alone")
+        photos = [bytes(photo) for photo in request.inputs[name].reshape(-1)]
+        if not photos:
+            raise Refusal("invalid", f"input '{name}' has no picture")
+        for photo in photos:
+            _check_size(photo)
+        rows = await self._in_pool(model, self._rows, model, photos)
+        return replace(request, inputs={name: rows})
+
+    async def _in_pool(
+        self, model: ServedModel, function: Callable[..., Any], *arguments: Any
+    ) -> Any:
+        """Call a function in a thread for photos, unless too many wait."""
+        if self._service.is_draining:
+            raise Refusal("unavailable", "the server shuts down", 1.0)
+        if self._n_waiting >= model.queue.max_jobs:
+            raise Refusal("busy", f"{self._n_waiting} photos wait, the limit", 1.0)
         self._n_waiting += 1
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(
-                self._pool, self._work, model, task, data, dict(query), deadline
-            )
+            return await loop.run_in_executor(self._pool, function, *arguments)
         finally:
             self._n_waiting -= 1
+
+    def _rows(self, model: ServedModel, photos: list[bytes]) -> np.ndarray:
+        """Return photos as a tensor, a row each."""
+        from kuiper.vision import load_image
+
+        limit, rows = self._service.limits.max_body, []
+        task = model.tasks[0]
+        try:
+            tool = self._tool(model, task)
+            for photo in photos:
+                row = tool.preprocess(load_image(io.BytesIO(photo)))
+                row = row[0] if task == "detect" else row  # the other is where its picture lies
+                if len(photos) * row.nbytes > limit:
+                    raise Refusal(
+                        "too large",
+                        f"{len(photos)} pictures become {len(photos) * row.nbytes} bytes, up to "
+                        f"{limit}",
+                    )
+                rows.append(row)
+        except KuiperError:
+            raise
+        except ValueError as error:  # kuiper.vision: no picture, another kind of network
+            raise Refusal("invalid", str(error)) from None
+        return np.stack(rows)
 
     def _work(
         self,
@@ -163,6 +217,20 @@ class Pictures:
             picture = cut_out(image, mask)
         _, content = cv2.imencode(".png", picture)
         return b"image/png", content.tobytes()
+
+
+def pictures_of(service: Service) -> Pictures:
+    """Return what answers photos in a server; both protocols share its threads and limits."""
+    if service.pictures is None:
+        service.pictures = Pictures(service)
+    return service.pictures
+
+
+def _check_size(data: bytes) -> None:
+    """Refuse a picture that would fill the memory."""
+    width, height = picture_size(data)
+    if width * height > MAX_PIXELS:
+        raise Refusal("too large", f"the picture has {width} x {height} pixels, up to {MAX_PIXELS}")
 
 
 def _json(model: ServedModel, image: np.ndarray, **found: Any) -> tuple[bytes, bytes]:

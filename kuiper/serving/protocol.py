@@ -96,6 +96,11 @@ class InferRequest:
     binary: bool = False
 
     @property
+    def has_pictures(self) -> bool:
+        """Whether an input is of BYTES, which no network computes with."""
+        return any(array.dtype == np.object_ for array in self.inputs.values())
+
+    @property
     def timeout(self) -> float | None:
         """Seconds after which the client no longer waits; the parameter is in microseconds."""
         given = self.parameters.get("timeout")

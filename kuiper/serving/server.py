@@ -86,6 +86,8 @@ class Settings:
     log_requests : bool
     max_memory : int or None
         Bytes of the process.
+    changes : Path or None
+        The folder in which several processes share what clients load and unload.
     """
 
     models: list[str]
@@ -100,6 +102,7 @@ class Settings:
     key: Path | None = None
     log_requests: bool = False
     max_memory: int | None = None
+    changes: Path | None = None
 
 
 def listen(address: Address) -> socket.socket:
@@ -242,8 +245,9 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     addresses, grpc_server, web = {}, None, None
-    tasks = []
+    tasks: list[asyncio.Task[Any]] = []
     try:
+        following = await _follow_changes(service, settings)
         if settings.grpc is not None:
             grpc_server = _grpc_server(service, settings, shares_port)
             await grpc_server.start()
@@ -261,7 +265,7 @@ async def _serve(
                 await asyncio.sleep(0.005)
         if settings.poll:
             tasks.append(loop.create_task(service.watch(settings.poll)))
-        tasks.append(loop.create_task(_measure(service)))
+        tasks += [loop.create_task(one) for one in (_measure(service), *following)]
         log.info("ready: %s", ", ".join(addresses.values()), extra=addresses)
         if ready is not None:
             ready(addresses)
@@ -307,6 +311,17 @@ def _web_server(app: Application, settings: Settings) -> Any:
     )
     web.capture_signals = no_signals  # the process has handlers of its own
     return web
+
+
+async def _follow_changes(service: Service, settings: Settings) -> list[Any]:
+    """Make the models those of the other processes; return what keeps them so."""
+    if settings.changes is None:
+        return []
+    from kuiper.serving.changes import Changes
+
+    service.changes = Changes(settings.changes, service.apply)
+    await service.changes.catch_up()
+    return [service.changes.follow()]
 
 
 async def _measure(service: Service) -> None:

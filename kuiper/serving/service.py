@@ -22,6 +22,7 @@ from kuiper.serving.scheduler import Job, Queue, Scheduler
 from kuiper.serving.served import Options, ServedModel
 
 if TYPE_CHECKING:
+    from kuiper.serving.changes import Changes
     from kuiper.serving.metrics import Metrics
 
 __all__ = ["Limits", "Outcome", "Service"]
@@ -120,6 +121,8 @@ class Service:
         )
         self.is_draining = False
         self.received = 0  # bytes of bodies that are being received
+        self.pictures: Any = None  # once a photo has come
+        self.changes: Changes | None = None  # of several processes
         self._counting = threading.Lock()
         self._statistics: dict[tuple[str, str], Statistics] = {}
         self._pool = concurrent.futures.ThreadPoolExecutor(
@@ -247,6 +250,19 @@ class Service:
         """
         if not self.limits.control:
             raise Refusal("forbidden", "clients may not load or unload models; see --control")
+        if self.changes is not None:
+            await self.changes.ask(what, name)
+        else:
+            await self.apply(what, name)
+
+    async def apply(self, what: str, name: str) -> None:
+        """Load or unload a model in this process.
+
+        Raises
+        ------
+        Refusal
+            If there is no such model, or it does not load.
+        """
         method = self.repository.load if what == "load" else self.repository.unload
         self.report(await self.in_thread(method, name))
 

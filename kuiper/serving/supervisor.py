@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kuiper.errors import InputError
-from kuiper.serving import server
+from kuiper.serving import changes, server
 from kuiper.serving.repository import Repository
 from kuiper.serving.server import Settings
 
@@ -49,10 +49,6 @@ class Supervisor:
     def __init__(self, settings: Settings, count: int) -> None:
         if not hasattr(os, "fork"):
             raise InputError("--workers needs fork, which this system does not have")
-        if settings.limits.control:
-            raise InputError(
-                "--control changes the models of one process; with --workers, change the files"
-            )
         self._count, self._failures = count, 0
         self._workers: dict[int, float] = {}
         self._ends_at: float | None = None
@@ -63,10 +59,10 @@ class Supervisor:
             self._reserved = _reserve(settings.grpc)
             port = self._reserved.getsockname()[1]
             settings = replace(settings, grpc=replace(settings.grpc, port=port))
-        self._settings = settings
+        self._folder = Path(tempfile.mkdtemp(prefix="kuiper-serve-"))
+        self._settings = replace(settings, changes=self._folder)
         # Read by prometheus_client, which only workers import.
-        self._folder = tempfile.mkdtemp(prefix="kuiper-metrics-")
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = self._folder
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._folder)
 
     def run(self) -> int:
         """Run the workers until a signal; return the exit code."""
@@ -145,9 +141,10 @@ class Supervisor:
         return ended
 
     def _forget(self, pid: int) -> None:
-        """Remove the gauges of a process that is gone; its counts remain."""
-        for file in Path(self._folder).glob(f"gauge_live*_{pid}.db"):
+        """Remove the gauges and the mark of a process that is gone; its counts remain."""
+        for file in self._folder.glob(f"gauge_live*_{pid}.db"):
             file.unlink(missing_ok=True)
+        changes.forget(self._folder, pid)
 
 
 def _reserve(address: server.Address) -> socket.socket:
@@ -169,7 +166,7 @@ def run(settings: Settings, count: int) -> int:
     Raises
     ------
     InputError
-        If the system cannot fork, or clients may change models.
+        If the system cannot fork.
     OSError
         If an address cannot be bound.
     """

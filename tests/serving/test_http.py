@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import json
 import socket
 import time
@@ -150,7 +152,8 @@ def photos():
     pytest.importorskip("cv2")
     if not (MODELS / "nanodet_m.f16.pnnx.bin").exists():
         pytest.skip("the weights of the example models are in the repository, not in the sdist")
-    with serving("mobilenet_v2", "squeezenet", "nanodet_m", "selfie", "--batch", "1") as running:
+    with serving("mobilenet_v2", "squeezenet", "nanodet_m", "selfie", "--batch", "1",
+                 "--grpc", "127.0.0.1:0") as running:  # fmt: skip
         yield running
 
 
@@ -186,6 +189,53 @@ def test_segment_a_photo(photos):
         assert picture.size == 300 * 451 * channels
         if form == "mask":
             np.testing.assert_array_equal(picture, expected)
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_pictures_as_tensors(photos, kind):
+    """An input of BYTES: each JPEG or PNG is a row, prepared as for the model's task."""
+    from tritonclient.utils import InferenceServerException
+
+    from kuiper.vision import Classifier, Detector, Segmenter, load_image
+
+    module = importlib.import_module(f"tritonclient.{kind}")
+    client = module.InferenceServerClient(getattr(photos, kind))
+
+    def infer(model: str, name: str, pictures: list[bytes]):
+        given = module.InferInput(name, [len(pictures)], "BYTES")
+        given.set_data_from_numpy(np.array(pictures, object))
+        return client.infer(model, [given])
+
+    pictures = [p.read_bytes() for p in sorted(PHOTO.parent.glob("*.*g"))[:2]] + [
+        PHOTO.read_bytes()
+    ]
+    images = [load_image(io.BytesIO(picture)) for picture in pictures]
+    for model, tool in (("squeezenet", Classifier("squeezenet")), ("nanodet_m", Detector()),
+                        ("selfie", Segmenter("selfie"))):  # fmt: skip
+        rows = [tool.preprocess(image) for image in images]
+        x = np.stack([row[0] if model == "nanodet_m" else row for row in rows])
+        found = infer(model, tool.model.inputs[0].name, pictures)
+        expected = tool.model(x)
+        name = tool.model.outputs[0].name
+        np.testing.assert_array_equal(found.as_numpy(name), expected)
+    name = tool.model.inputs[0].name
+    for picture, words in ((b"GIF89a", "no JPEG or PNG"), (pictures[0][:999], "damaged")):
+        with pytest.raises(InferenceServerException, match=words):
+            infer("selfie", name, [picture])
+    with pytest.raises(InferenceServerException, match=f"expected '{name}' alone"):
+        infer("selfie", "q", pictures)
+    with pytest.raises(InferenceServerException, match="has no picture"):
+        infer("selfie", name, [])
+    client.close()
+
+
+@needs_packages
+def test_a_model_that_takes_no_pictures(server):
+    tensor = {"name": "a", "shape": [1], "datatype": "BYTES", "data": ["x"]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    status, _, answer = infer(server, body, "/v2/models/two/infer")
+    assert status == 400
+    assert "has no input for pictures" in answer["error"]
 
 
 @pytest.mark.parametrize(

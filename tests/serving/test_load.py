@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -300,6 +301,43 @@ def test_a_killed_worker_is_replaced(repository):
         assert server.stop() == 0
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_load_and_unload_reach_every_worker(repository, tmp_path):
+    shutil.copytree(repository, tmp_path, dirs_exist_ok=True)
+
+    def states(count: int = 16) -> set[int]:
+        """Ask over new connections, which reach both workers."""
+        path = "/v2/models/two/ready"
+        return {ask(server.http, "GET", path)[0] for _ in range(count)}
+
+    def change(what: str, name: str = "two") -> tuple[int, dict, bytes]:
+        return ask(server.http, "POST", f"/v2/repository/models/{name}/{what}", b"{}")
+
+    arguments = ("--workers", "2", "--control", "--poll", "0", "--batch", "1")
+    with serving(tmp_path, *arguments) as server:
+        assert server.next_ready() is not None
+        assert change("unload")[0] == 200
+        assert states() == {503}
+        # The worker that replaces a killed one begins with the same models.
+        workers = {entry["worker"] for entry in server.lines if "worker" in entry}
+        os.kill(min(workers), signal.SIGKILL)
+        assert server.next_ready() is not None
+        assert states() == {503}
+        assert change("load")[0] == 200
+        assert states() == {200}
+        status, _, answer = change("unload", "none")
+        assert (status, b"no model 'none'" in answer) == (404, True)
+        # All at once, of one model: whatever is last, both workers agree.
+        with ThreadPoolExecutor(6) as pool:
+            for _ in range(3):
+                assert {found[0] for found in pool.map(change, ["load", "unload"] * 3)} == {200}
+                assert len(states()) == 1
+        (tmp_path / "two" / "1" / "two.pnnx.param").write_text("damaged")
+        status, _, answer = change("load")
+        assert (status, b"failed to load 'two'" in answer) == (400, True)
+        assert server.stop() == 0
+
+
 def test_tls(repository, tmp_path):
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     command += ["-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=localhost"]
@@ -358,7 +396,6 @@ def test_what_keeps_a_server_from_starting(repository, tmp_path):
         ((repository, "--cert", "c.pem"), 2, "--cert and --key belong together"),
         ((repository, "--max-body", "big"), 2, "'big' is not a size"),
         ((repository, "--max-memory", "80M"), 3, "--max-memory is 80 MiB"),
-        ((repository, "--workers", "2", "--control"), 3, "--control changes the models"),
         ((repository, "--token-file", tmp_path / "no"), 4, "no"),
     ):
         found, said = refused(*arguments)

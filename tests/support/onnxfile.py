@@ -134,6 +134,8 @@ def attribute(name: str, content: Any) -> bytes:
         return head + field(2, content) + field(20, 1)
     if isinstance(content, str):
         return head + field(4, content) + field(20, 3)
+    if content and isinstance(content[0], str):
+        return head + b"".join(field(9, text) for text in content) + field(20, 8)
     if content and isinstance(content[0], float):
         return head + b"".join(field(7, float(n)) for n in content) + field(20, 6)
     return head + b"".join(field(8, int(n)) for n in content) + field(20, 7)
@@ -142,9 +144,9 @@ def attribute(name: str, content: Any) -> bytes:
 def node(
     type: str, inputs: str, outputs: str, name: str = "", *, domain: str = "", **arguments: Any
 ) -> bytes:
-    """Return a node; names are separated by spaces, and ``-`` is an input that is left out."""
+    """Return a node; names are separated by spaces, and ``-`` is a value that is left out."""
     found = b"".join(field(1, "" if key == "-" else key) for key in inputs.split())
-    found += b"".join(field(2, key) for key in outputs.split())
+    found += b"".join(field(2, "" if key == "-" else key) for key in outputs.split())
     found += field(3, name) + field(4, type)
     found += b"".join(field(5, attribute(key, content)) for key, content in arguments.items())
     return found + (field(7, domain) if domain else b"")

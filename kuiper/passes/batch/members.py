@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from kuiper.expression import List, Ref, parse
+from kuiper.expression import List, Literal, Ref, parse
 from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
 from kuiper.ops.core.batch import BatchAxis
@@ -19,6 +19,7 @@ __all__ = [
     "counts_members",
     "index_source",
     "lists_rows_of_members",
+    "looks_up",
     "write_member_count",
     "write_row_offsets",
 ]
@@ -55,6 +56,48 @@ def lists_rows_of_members(search: BatchSearch, op: Operator) -> BatchAxis | None
     if not isinstance(batch, BatchAxis) or rows[:2] != (0, 1) or batch[:2] != (0, 1):
         return None
     return batch
+
+
+def looks_up(search: BatchSearch, op: Operator) -> BatchAxis | None:
+    """Return the batch axis of ``table[None, indices, ...]`` if all members share the table.
+
+    Each member has indices of its own, such as the ids of its words.
+    """
+    source = op.inputs[1].producer if len(op.inputs) == 2 else None
+    if source is None or source.type != "pnnx.Expression" or search.axes.get(op.inputs[0]):
+        return None
+    tree = parse(str(source.params.get("expr")), len(source.inputs))
+    if not isinstance(tree, List):
+        return None
+    whole = [isinstance(item, Literal) and item.value is None for item in tree.children]
+    if all(whole):
+        return None
+    first, last = whole.index(False), len(whole) - whole[::-1].index(False)
+    items = tree.children[first:last]
+    if any(whole[first:last]) or not all(isinstance(item, Ref) for item in items):
+        return None
+    operands = [source.inputs[cast("Ref", item).index] for item in items]
+    specs = [search.specs.get(operand) for operand in operands]
+    if any(not isinstance(s, TensorSpec) or s.dtype.kind not in "iu" for s in specs):
+        return None
+    # Counted from the end, since the indices are broadcast.
+    rank = max(cast("TensorSpec", s).rank for s in specs)
+    found, others = set(), []
+    for operand, spec in zip(operands, specs, strict=True):
+        batch = search.axes.get(operand)
+        if isinstance(batch, BatchAxis):
+            found.add(batch._replace(axis=rank - cast("TensorSpec", spec).rank + batch.axis))
+        elif batch is not None:
+            return None
+        else:
+            others.append(cast("TensorSpec", spec))
+    if len(found) != 1:
+        return None
+    batch = found.pop()
+    at = [batch.axis - rank + s.rank for s in others]
+    if any(axis >= 0 and s.shape[axis] != 1 for s, axis in zip(others, at, strict=True)):
+        return None  # indices that all members share along the axis of the batch
+    return batch._replace(axis=first + batch.axis)
 
 
 def index_source(op: Operator) -> Operator:

@@ -28,7 +28,12 @@ from kuiper.ops.core.batch import (
 from kuiper.ops.core.numpy_step import Schemas
 from kuiper.ops.core.resolve import resolve
 from kuiper.ops.core.schema import attribute_spec
-from kuiper.passes.batch.members import counts_members, index_source, lists_rows_of_members
+from kuiper.passes.batch.members import (
+    counts_members,
+    index_source,
+    lists_rows_of_members,
+    looks_up,
+)
 
 __all__ = ["BatchSearch", "Infer"]
 
@@ -153,8 +158,9 @@ class BatchSearch:
             return self._set(op, [BatchAxis(0)], origins)
         if op.type == "Tensor.index" and (batch := lists_rows_of_members(self, op)):
             self.listing.add(op)
-            sources = (self.origins.get(o, NO_GUESSES) for o in index_source(op).inputs)
-            return self._set(op, [batch], origins.union(*sources))
+            return self._set(op, [batch], origins | self._index_origins(op))
+        if op.type == "Tensor.index" and (batch := looks_up(self, op)):
+            return self._set(op, [batch], origins | self._index_origins(op))
         record = record_or_none(op.type)
         is_reshape = record is not None and record.batch == "reshape"
         if any(axis is Lost for axis in known):
@@ -164,6 +170,11 @@ class BatchSearch:
         if is_reshape:
             return self._visit_reshape(op, origins)
         return self._apply_rule(op, origins)
+
+    def _index_origins(self, op: Operator) -> Guesses:
+        """Return the guesses on which the axes of an operator's indices depend."""
+        sources = index_source(op).inputs
+        return NO_GUESSES.union(*(self.origins.get(o, NO_GUESSES) for o in sources))
 
     def _apply_rule(self, op: Operator, origins: Guesses) -> Guesses:
         rule = batch_rule(record_or_none(op.type))
@@ -211,8 +222,12 @@ class BatchSearch:
             self.specs[source], self.axes[source], self.specs[op.outputs[0]].shape, self.traced
         )
         shape = self.call(op).a.shape
-        # A -1 determines the axis: its extent depends on the batch.
-        return [b for b in found if shape[b.axis] == -1] if -1 in shape else found
+        if -1 not in shape:
+            return found
+        # A -1 determines the axis: its extent depends on the batch.  If that leads nowhere, a 1 is
+        # the extent of a trace's single member, as in `x.view(len(x), n, -1, 16)`.
+        found = sorted(found, key=lambda b: shape[b.axis] != -1)
+        return found if self.traced == 1 else [b for b in found if shape[b.axis] == -1]
 
     def _visit_reshape(self, op: Operator, origins: Guesses) -> Guesses:
         source = op.inputs[0]

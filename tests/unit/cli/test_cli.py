@@ -257,7 +257,7 @@ def test_a_file_that_is_not_a_model(run, tmp_path):
 def test_a_missing_package(run, small, monkeypatch):
     monkeypatch.setitem(sys.modules, "pnnx", None)
     (small.parent / "m.onnx").write_bytes(b"\x08\x07")
-    code, _, err = run("export", small.parent / "m.onnx", "--shape", "1x3")
+    code, _, err = run("export", small.parent / "m.onnx", "--shape", "1x3", "--pnnx")
     assert code == EXIT_CODES["package"] == 5
     assert "pip install pnnx" in err
 

@@ -10,18 +10,17 @@ import pytest
 import kuiper
 from kuiper.export import naming
 
-
-def field(number: int, content: bytes) -> bytes:
-    """Return a field of a protobuf message with a short content."""
-    return bytes([number << 3 | 2, len(content)]) + content
+from ...support.onnxfile import graph, model, node, tensor, value
 
 
 def onnx_file() -> bytes:
-    """Return the names of a model as ONNX files hold them, with a weight among the inputs."""
-    graph = field(1, field(4, b"Add")) + field(2, b"graph") + field(5, b"\x08\x03" + field(8, b"w"))
-    graph += b"".join(field(11, field(1, name)) for name in (b"input.1", b"w", "größe".encode()))
-    graph += field(12, field(1, b"logits") + field(2, bytes(3)))
-    return b"\x08\x07" + field(2, b"pytorch") + b"\x09" + bytes(8) + field(7, graph)
+    """Return an ONNX file of which a weight is listed among the inputs."""
+    inputs = [value(name, np.float32, (2,)) for name in ("input.1", "w", "größe")]
+    content = graph(
+        [node("Add", "input.1 w", "logits")], inputs, [value("logits")],
+        [tensor("w", np.float32([1, 2]))],
+    )  # fmt: skip
+    return model(content)
 
 
 def test_names_in_an_onnx_file(tmp_path):

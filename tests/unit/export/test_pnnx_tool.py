@@ -69,7 +69,8 @@ def test_the_arguments_of_pnnx(pnnx, torch_script, tmp_path, capsys):
     command += ["--shape2", "2x3", "--shape2", "2x9", "--moduleop", "nn.ReLU", "-o", str(param)]
     assert main([*command, "--json"]) == 0
     asked = log.read_text().splitlines()
-    assert asked[0] == str(torch_script)
+    assert Path(asked[0]).name == torch_script.name
+    assert Path(asked[0]).parent != torch_script.parent
     assert "inputshape=[1,3]f32,[1,7]i64" in asked
     assert "inputshape2=[2,3]f32,[2,9]i64" in asked
     assert {"moduleop=nn.ReLU", "fp16=0"} <= set(asked)
@@ -205,21 +206,35 @@ def test_onnx_with_external_weights_is_merged(pnnx, tmp_path, monkeypatch):
     assert log.read_text().splitlines()[0].endswith("joined.onnx")
 
 
-def test_nothing_is_written_beside_an_onnx_file(pnnx, tmp_path, monkeypatch):
-    """A simplified model is what pnnx writes beside its source."""
-    pnnx(f"open(sys.argv[1] + 'sim', 'w').write(open(sys.argv[1]).read())\n{WRITE}")
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("name", ["m.onnx", "m.pt"])
+def test_nothing_is_written_beside_the_source(
+    pnnx, torch_script, tmp_path, monkeypatch, fails, name
+):
+    """Where pnnx writes a simplified model or the constants of a trace."""
+    end = "sys.exit(1)" if fails else WRITE
+    pnnx(f"open(sys.argv[1] + 'sim', 'wb').write(open(sys.argv[1], 'rb').read())\n{end}")
     folder = tmp_path / "models"
     folder.mkdir()
-    (folder / "m.onnx").write_bytes(b"\x08\x07")
-    pnnx_tool.run_pnnx(folder / "m.onnx", tmp_path / "x.param")
-    assert [path.name for path in folder.iterdir()] == ["m.onnx"]
+    content = b"\x08\x07" if name == "m.onnx" else torch_script.read_bytes()
+    (folder / name).write_bytes(content)
+    param = tmp_path / "x.param"
+
+    def convert():
+        if not fails:
+            pnnx_tool.run_pnnx(folder / name, param)
+        else:
+            with pytest.raises(kuiper.KuiperError, match="wrote no model"):
+                pnnx_tool.run_pnnx(folder / name, param)
+        assert [path.name for path in folder.iterdir()] == [name]
+        assert (folder / name).read_bytes() == content
 
     def refuse(*args):
         raise OSError("no right to make links")
 
+    convert()
     monkeypatch.setattr(Path, "symlink_to", refuse)
-    pnnx_tool.run_pnnx(folder / "m.onnx", tmp_path / "x.param")
-    assert [path.name for path in folder.iterdir()] == ["m.onnx"]
+    convert()
 
 
 def test_as_many_second_shapes_as_first_ones(pnnx, torch_script):

@@ -105,7 +105,7 @@ def test_loops_that_are_refused():
         [node("Add", "v x", "w"), node("Identity", "c", "on")],
         [value("i"), value("c"), value("v")], [value("on"), value("w")],
     )  # fmt: skip
-    with pytest.raises(kuiper.KuiperError, match=r"too many nodes|more than"):
+    with pytest.raises(kuiper.KuiperError, match=r"write out more than"):
         kuiper.load(file([looped(body=body)], ["y"], [*known, long]))
     with pytest.raises(kuiper.KuiperError, match="neither a trip count nor a condition"):
         kuiper.load(file([looped("-", "-", body)], ["y"], known))

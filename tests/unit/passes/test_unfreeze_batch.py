@@ -66,6 +66,8 @@ def members_are_independent(
         ("Tensor.reshape r 1 1 x y shape=(3,30)", (1, 3, 5, 6), (12, 30)),
         ("Tensor.reshape r 1 1 x y shape=(0,90)", (1, 3, 5, 6), (0, 90)),
         ("Tensor.reshape r 1 1 x y shape=(-1,90)", (1, 3, 5, 6), (-1, 90)),
+        ("Tensor.reshape r 1 1 x y shape=(1,15,-1,3)", (1, 3, 5, 6), (4, 15, -1, 3)),
+        ("Tensor.reshape r 1 1 x y shape=(3,-1)", (1, 3, 5, 6), (12, -1)),
         ("Tensor.expand r 1 1 x y sizes=(1,3,5,6)", (1, 3, 5, 1), (4, 3, 5, 6)),
         ("Tensor.expand r 1 1 x y sizes=(-1,3,5,6)", (1, 3, 5, 1), (-1, 3, 5, 6)),
     ],
@@ -172,6 +174,27 @@ def test_no_member_reads_rows_of_the_next(moved, batch):
     graph.operand("x").shape = (1, 6, 3)
     with pytest.raises(OperatorError, match="out of range"):
         Model(graph)(values(batch, 6, 3))
+
+
+@pytest.mark.parametrize(
+    ("indices", "expression", "axis"),
+    [
+        ("torch.argmax t 1 1 x t0 dim=2 keepdim=False", "[@0]", 0),
+        ("torch.argmax t 1 1 x t0 dim=2 keepdim=False", "[None,@0]", 1),
+        ("torch.argmax t 1 1 x t0 dim=2 keepdim=True", "[@0,@1]", 0),
+    ],
+)
+def test_a_table_of_all_members(indices, expression, axis):
+    """As token ids look up rows of an embedding; the second index is shared."""
+    lines = [
+        indices,
+        "pnnx.Attribute w 0 1 w0 @data=(6,6,2)f32",
+        "torch.arange s 0 1 s0 dtype=None start=0 end=6 step=1",
+        f"pnnx.Expression l 2 1 t0 s0 l0 expr={expression}",
+        "Tensor.index i 2 1 w0 l0 y",
+    ]
+    graph = members_are_independent(lines, [(1, 6, 6)], 3, (0, axis))
+    assert not graph.find(type="Tensor.expand")
 
 
 def test_a_mask_is_not_a_list_of_indices():

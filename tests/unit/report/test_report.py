@@ -314,6 +314,12 @@ def test_weight_statistics():
     assert (stats["odd"], stats["min"]) == (1, 1)
     assert weight_statistics(Attribute.from_array(np.float32([np.inf]))) == {}
     assert weight_statistics(Attribute.from_array(np.zeros(0, np.float32))) == {}
+    # A mask's smallest number, numbers that differ in the last bit, and a range beyond float64.
+    lowest = np.finfo(np.float64).min
+    near = np.nextafter(np.float32(1), np.float32(2))
+    for array in (np.float32([-3.4e38]), np.float32([1, near]), np.array([lowest, -lowest])):
+        stats = weight_statistics(Attribute.from_array(array))
+        assert sum(stats["histogram"]) == array.size
     half = weight_statistics(Attribute.from_array(np.float16([1, 2])))
     assert half["max"] == 2
 

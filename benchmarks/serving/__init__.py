@@ -1,0 +1,1 @@
+"""The model server compared with calls in process, and under load."""
