@@ -19,7 +19,7 @@ from kuiper.passes.optimize.fuse_pad import fuse_pad
 from kuiper.planning.infer import infer_known
 from kuiper.quantization.observers import Observer
 
-__all__ = ["Means", "Samples", "observe", "prepared", "trace_parts"]
+__all__ = ["Progress", "Samples", "observe", "prepared", "sqnr"]
 
 # Of intermediate tensors that one run returns.
 TRACED_BYTES = 1 << 28
@@ -117,7 +117,7 @@ def prepared(model: Model, shapes: Sequence[TensorSpec]) -> tuple[Graph, dict[Op
     return graph, specs
 
 
-def trace_parts(
+def _trace_parts(
     model: Model, arrays: Sequence[np.ndarray], names: Sequence[str], bytes_of: Callable[[str], int]
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the values of operands, in runs that return a limited number of bytes.
@@ -141,33 +141,6 @@ def trace_parts(
         if name is not None:
             part.append(name)
             size += more
-
-
-class Means:
-    """The mean of each channel of a tensor over several batches.
-
-    Parameters
-    ----------
-    axis : int
-        Of the channels.
-    """
-
-    def __init__(self, axis: int) -> None:
-        self.axis = axis
-        self.sums: Any = 0.0
-        self.count = 0
-
-    def add(self, values: np.ndarray) -> None:
-        """Add the values of a batch."""
-        channels = values.shape[self.axis]
-        others = tuple(n for n in range(values.ndim) if n != self.axis % values.ndim)
-        self.sums = self.sums + values.sum(others, dtype=np.float64)
-        self.count += values.size // max(channels, 1)
-
-    @property
-    def mean(self) -> np.ndarray:
-        """One number per channel."""
-        return self.sums / max(self.count, 1)
 
 
 def observe(
@@ -197,7 +170,7 @@ def observe(
     """
     for number, arrays in enumerate(progress(samples, samples.total, "calibration")):
         try:
-            for name, values in trace_parts(model, arrays, list(observers), sizes):
+            for name, values in _trace_parts(model, arrays, list(observers), sizes):
                 try:
                     observers[name].add(values)
                 except ValueError as error:

@@ -219,7 +219,7 @@ def _most(observer: Observer, percentile: float) -> tuple[float, float]:
     first = int(np.searchsorted(below, outside, "right"))
     last = int(np.searchsorted(below, total - outside, "left"))
     low, high = (observer.first + first) * width, (observer.first + last + 1) * width
-    return max(low, observer.low), min(high, observer.high)
+    return min(max(low, observer.low), 0.0), max(min(high, observer.high), 0.0)
 
 
 METHODS = ("minmax", "percentile", "mse", "entropy")

@@ -6,14 +6,12 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-import numpy as np
-
 from kuiper.errors import InputError
 from kuiper.ir import Graph, Operand
 from kuiper.ir.view import TensorSpec
 from kuiper.model import Model
 from kuiper.quantization.calibration import Progress, Samples, observe, prepared
-from kuiper.quantization.correction import channel_means, correct_biases
+from kuiper.quantization.correction import correct_biases
 from kuiper.quantization.observers import Observer, check_method, quantization_of, range_of
 from kuiper.quantization.rewrite import Quantization, write_bytes
 from kuiper.quantization.selection import Link, Selection, matching, products_of, select
@@ -85,7 +83,6 @@ class Calibrated:
         }
         observe(self.model, self.samples, self.observers, self.size, progress)
         self.weights: dict[str, QuantizedWeight] = {}
-        self._means: dict[str, np.ndarray] = {}
 
     def size(self, name: str) -> int:
         """Return the bytes of an operand of the model, as float32."""
@@ -157,15 +154,6 @@ class Calibrated:
         if bias_correction:
             products = [op.name for op in selection.products]
             correct_biases(
-                self.model, graph, products, self.means(), self.samples.kept, self.size,
-                self.progress,
+                self.model, graph, products, self.samples.kept, self.size, self.progress
             )  # fmt: skip
         return graph
-
-    def means(self) -> dict[str, np.ndarray]:
-        """Return the mean of each output channel of the products of the float model."""
-        if not self._means:
-            self._means = channel_means(
-                self.model, self.selection.products, self.samples.kept, self.size
-            )
-        return self._means
