@@ -27,7 +27,7 @@ MAX_BYTES = 1 << 29
 # The mean of a ReLU's result is not linear in the bias.
 ITERATIONS = 3
 # A channel of which fewer values pass the ReLU moves as if these did.
-LEAST_SHARE = 0.02
+MIN_SHARE = 0.02
 # By the type of the activation after a product: where its result depends on its input.
 LIMITS = {
     **dict.fromkeys(("nn.ReLU", "F.relu", "torch.relu"), (0.0, math.inf)),
@@ -137,7 +137,7 @@ def _shift(
             difference = difference + error.sum(others, dtype=np.float64)
             inside = inside + np.count_nonzero((moved > low) & (moved < high), others)
             count += got.size // len(by)
-        by += (difference / np.maximum(inside, max(LEAST_SHARE * count, 1))).astype(np.float32)
+        by += (difference / np.maximum(inside, max(MIN_SHARE * count, 1))).astype(np.float32)
     return by
 
 
