@@ -12,22 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from kuiper.errors import InputError
 from kuiper.ir import Graph, Operator
-from kuiper.model import Model
 from kuiper.ops.product.dynamic_linear import MAX_TERMS
+from kuiper.quantization.selection import FLOATS, MIN_ELEMENTS, matching
 from kuiper.quantization.weights import quantize_weight
 
-__all__ = ["QuantizedLayer", "quantizable", "quantize", "quantize_layers"]
-
-# Of a weight.  Smaller layers take little time, and are often the last of a network, whose errors
-# nothing after them averages out.
-MIN_ELEMENTS = 4096
-
-FLOATS = ("f32", "f16", "bf16")
+__all__ = ["QuantizedLayer", "quantizable", "quantize_layers"]
 
 # By operator type: the name of the scale of each weight.
 SCALES = {
@@ -40,7 +33,7 @@ SCALES = {
 
 
 class QuantizedLayer(NamedTuple):
-    """What :func:`quantize` did to one operator.
+    """What :func:`kuiper.quantize` did to one operator.
 
     Attributes
     ----------
@@ -57,32 +50,22 @@ class QuantizedLayer(NamedTuple):
 
 
 def quantizable(graph: Graph, keep: Iterable[str] = ()) -> list[Operator]:
-    """Return the operators of a graph that :func:`quantize` would replace.
+    """Return the operators of a graph that :func:`kuiper.quantize` would replace.
 
     Parameters
     ----------
     graph : Graph
     keep : iterable of str
-        As for :func:`quantize`.
+        As for :func:`kuiper.quantize`.
 
     Raises
     ------
     InputError
         If a pattern of `keep` matches none of these operators.
     """
-    if isinstance(keep, str):
-        raise InputError(f"keep is {keep!r}, expected a list of names")
     layers = [op for op in graph if _is_candidate(op)]
-    for pattern in keep:
-        matching = [op for op in layers if fnmatchcase(op.name, pattern)]
-        if not matching:
-            names = ", ".join(f"'{op.name}'" for op in layers[:5])
-            raise InputError(
-                f"keep={pattern!r} matches no layer that can be quantized; they are "
-                f"{names or 'none'}{', ...' if len(layers) > 5 else ''}"
-            )
-        layers = [op for op in layers if op not in matching]
-    return layers
+    kept = matching(layers, keep)
+    return [op for op in layers if op.name not in kept]
 
 
 def _is_candidate(op: Operator) -> bool:
@@ -97,50 +80,6 @@ def _is_candidate(op: Operator) -> bool:
     )
 
 
-def quantize(model: Model, *, keep: Iterable[str] = ()) -> Model:
-    """Return a model whose Linear layers compute with bytes: dynamic quantization.
-
-    Weights become signed bytes with a scale per output feature, a quarter of their size; those of
-    ``nn.MultiheadAttention`` too.  In each run a layer divides each row of its input by 1/127 of
-    the row's largest magnitude, rounds to integers, and sums the products exactly; its results have
-    the same bits for any number of threads and any instruction set.  No calibration data is needed.
-    Models whose time is in Linear layers gain most, such as those for text: on a processor with
-    AVX-512 VNNI such a layer takes 0.27 of the time.  Without it a layer takes about as long as in
-    float32, and less only if it has few rows, when reading the weights takes most of the time.
-
-    Parameters
-    ----------
-    model : Model
-        It is not changed.
-    keep : iterable of str
-        Names of operators to leave as they are; ``*``, ``?`` and ``[abc]`` are wildcards.
-        Layers with fewer than 4,096 weights are left in any case.
-
-    Returns
-    -------
-    Model
-        With the settings of `model`.  :func:`save` writes its bytes and scales.
-
-    Raises
-    ------
-    InputError
-        If there is no Linear layer to quantize, a pattern of `keep` matches none, or a weight
-        contains an infinity or NaN.
-
-    Examples
-    --------
-    >>> import kuiper                                                      # doctest: +SKIP
-    >>> model = kuiper.quantize(kuiper.load("bert.pnnx.param"))            # doctest: +SKIP
-    >>> kuiper.save(model, "bert.int8.pnnx.param")                         # doctest: +SKIP
-    """
-    if not isinstance(model, Model):
-        raise InputError(f"model is {type(model).__name__}, expected a kuiper.Model")
-    graph = model.graph.copy()
-    for _ in quantize_layers(graph, quantizable(graph, keep)):
-        pass
-    return model.with_graph(graph)
-
-
 def quantize_layers(graph: Graph, layers: Sequence[Operator]) -> Iterator[QuantizedLayer]:
     """Quantize layers of a graph, which changes, one by one.
 
@@ -153,7 +92,7 @@ def quantize_layers(graph: Graph, layers: Sequence[Operator]) -> Iterator[Quanti
     Raises
     ------
     InputError
-        As for :func:`quantize`.
+        As for :func:`kuiper.quantize`.
     """
     if not layers:
         raise InputError(

@@ -27,7 +27,8 @@ from kuiper._kernels.conv.tiles cimport (
     PANEL_BYTES, first_pixel, item_of, item_t, pixel_blocks, share_of, share_t, tiling_t,
 )
 from kuiper._kernels.conv.window cimport (
-    Window, is_inside, output_pixel, phase_t, point_inside, point_rows, window_t,
+    Window, inner_columns, is_inside, output_pixel, phase_t, point_inside, point_lines, point_rows,
+    window_t,
 )
 
 from kuiper._kernels.micro.packing import pack_panels

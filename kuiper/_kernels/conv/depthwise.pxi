@@ -79,9 +79,8 @@ cdef void depthwise_run(
     cdef Py_ssize_t pixels = w.n * w.out_h * w.out_w
     cdef Py_ssize_t pixel = shard_start(pixels, shard, n_shards)
     cdef Py_ssize_t last = shard_start(pixels, shard + 1, n_shards), end, ow, m
-    # No tap of output columns left to right - 1 crosses a side border.
-    cdef Py_ssize_t left = ceil_div(max(0, -phase.min_dx), w.in_step_w)
-    cdef Py_ssize_t right = max(left, ceil_div(max(0, w.in_w - phase.max_dx), w.in_step_w))
+    cdef Py_ssize_t left, right
+    inner_columns(w, phase, &left, &right)
     while pixel < last and w.out_w < 2 * p.kernels.dw_m:
         # Short rows are mostly border: use one pointer per pixel and tap.
         m = min(p.kernels.dw_m, last - pixel)
@@ -118,23 +117,13 @@ cdef inline void whole_windows(
     cdef const float* weight = <const float*> at(slots, p.weight)
     cdef const float* residual
     cdef float* y
-    cdef Py_ssize_t image = pixel // (w.out_w * w.out_h), ow = pixel % w.out_w
-    cdef Py_ssize_t ih = pixel // w.out_w % w.out_h * w.in_step_h
-    cdef Py_ssize_t done = 0, start, u, row
+    cdef Py_ssize_t done = 0, start
     while done < count:
         # The last windows may overlap earlier ones and store the same values again.
         start = min(done, count - DW_ROW)
-        for u in range(p.kernel_h):
-            row = ih + phase.taps[u * p.kernel_w].dy
-            if 0 <= row < w.in_h:
-                rows[u] = x + (
-                    (image * w.in_h + row) * w.in_w + (ow + start) * w.in_step_w
-                    + phase.taps[0].dx
-                ) * w.ldx
-                steps[u] = w.ldx
-            else:
-                rows[u] = p.zeros
-                steps[u] = 0
+        point_lines(
+            w, phase, p.kernel_h, p.kernel_w, x, p.zeros, pixel + start, rows, steps
+        )
         y = <float*> at(slots, p.y) + (pixel + start) * w.ldy
         residual = residual_at(&p.epilogue, slots, (pixel + start) * ldr)
         p.dwrow(

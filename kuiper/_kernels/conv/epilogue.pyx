@@ -48,4 +48,5 @@ cdef sums_end_t make_sums_end(const epilogue_t* p, object epilogue) except *:
         end.to_bytes = True
         scale, end.zero = epilogue.output
         end.inverse_scale = one / scale
+        end.in_registers = is_in_tile(p)
     return end

@@ -2,6 +2,8 @@
 
 from libc.stdint cimport uint8_t
 
+from kuiper._runtime.step cimport ceil_div
+
 ctypedef fused element_t:
     float
     uint8_t
@@ -118,3 +120,35 @@ cdef inline Py_ssize_t output_pixel(
         (image * w.out_h + phase.first_h + oh * w.out_step) * w.out_w
         + phase.first_w + ow * w.out_step_w
     )
+
+
+cdef inline void point_lines(
+    const window_t* w, const phase_t* phase, Py_ssize_t kernel_h, Py_ssize_t kernel_w,
+    const element_t* x, const element_t* zeros, Py_ssize_t pixel, const element_t** rows,
+    Py_ssize_t* steps,
+) noexcept nogil:
+    """Fill rows[u] with the address of row u of output pixel `pixel`'s window, and steps[u] with
+    the distance between its pixels: 0 for a row outside the image, which is at `zeros`.
+
+    No row crosses a side border; the taps are those of a kernel, row by row.
+    """
+    cdef Py_ssize_t image = pixel // (w.out_w * w.out_h), ow = pixel % w.out_w
+    cdef Py_ssize_t ih = pixel // w.out_w % w.out_h * w.in_step_h, u, row
+    for u in range(kernel_h):
+        row = ih + phase.taps[u * kernel_w].dy
+        if 0 <= row < w.in_h:
+            rows[u] = x + (
+                (image * w.in_h + row) * w.in_w + ow * w.in_step_w + phase.taps[0].dx
+            ) * w.ldx
+            steps[u] = w.ldx
+        else:
+            rows[u] = zeros
+            steps[u] = 0
+
+
+cdef inline void inner_columns(
+    const window_t* w, const phase_t* phase, Py_ssize_t* left, Py_ssize_t* right
+) noexcept nogil:
+    """Set the range of output columns, left to right - 1, no tap of which crosses a side border."""
+    left[0] = ceil_div(max(0, -phase.min_dx), w.in_step_w)
+    right[0] = max(left[0], ceil_div(max(0, w.in_w - phase.max_dx), w.in_step_w))

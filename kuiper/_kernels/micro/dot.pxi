@@ -16,6 +16,7 @@ cdef extern from "_kernels/simd/dot_tile.h" nogil:
     vf32 floats "kp_floats"(vi32) noexcept
     vf32 number "kp_number"(vf32) noexcept              # 0 for NaN
     vi32 load_ints "kp_load_ints"(const int32_t*) noexcept
+    void store_ints "kp_store_ints"(int32_t*, vi32) noexcept
     vf32 load_bytes "kp_load_bytes"(const uint8_t*, long) noexcept
     void store_bytes "kp_store_bytes"(uint8_t*, vi32, long) noexcept
     vi32 larger_int "kp_larger_int"(vi32, vi32) noexcept
@@ -44,11 +45,15 @@ cdef inline void end_column(
     """One vector, or its first n columns: of sums, scaled and clamped; else of floats."""
     cdef vf32 v, unit = splat(0.0), shift = splat(0.0), low = splat(end.lo), high = splat(end.hi)
     cdef vf32 inverse = splat(end.inverse_scale)
+    cdef vf32 r_zero = splat(end.residual_zero), r_scale = splat(end.residual_scale)
     cdef vi32 zero = splat_int(<int> end.zero)
+    cdef bint per_row = end.factor_per_row
+    cdef const float* floats_of_r = <const float*> residual
+    cdef const uint8_t* bytes_of_r = <const uint8_t*> residual
     cdef Py_ssize_t i
     if of_sums:
         shift, unit = load(bias), load(scale)
-        if not end.factor_per_row:
+        if not per_row:
             unit = rounded(unit * splat(factors[0]))
     if to_bytes:
         # A product with the inverse scale is monotone, so one clamp does for both.
@@ -56,28 +61,30 @@ cdef inline void end_column(
         high = vmin(splat(255 - end.zero), high * inverse if of_sums else splat(255 - end.zero))
     for i in range(m):
         if of_sums:
-            v = floats(load_ints(sums + i * ld))
-            if end.factor_per_row:
+            v = floats(load_ints(sums))
+            if per_row:
                 v = v * rounded(unit * splat(factors[i]))
             else:
                 v = v * unit
             v = rounded(v) + shift
         else:
-            v = load(<const float*> sums + i * ld)
+            v = load(<const float*> sums)
         if residual_kind == FLOAT_RESIDUAL:
-            v = v + load_first(<const float*> residual + i * ldr, n)
+            v = v + load_first(floats_of_r, n)
+            floats_of_r += ldr
         elif residual_kind == BYTE_RESIDUAL:
-            v = v + rounded(
-                (load_bytes(<const uint8_t*> residual + i * ldr, n) - splat(end.residual_zero))
-                * splat(end.residual_scale)
-            )
+            v = v + rounded((load_bytes(bytes_of_r, n) - r_zero) * r_scale)
+            bytes_of_r += ldr
         if to_bytes:
             v = number(vmin(high, vmax(low, v * inverse)))
-            store_bytes(<uint8_t*> y + i * ldy, nearest_int(v) + zero, n)
+            store_bytes(<uint8_t*> y, nearest_int(v) + zero, n)
+            y = <uint8_t*> y + ldy
         else:
             if of_sums:
                 v = vmin(high, vmax(low, v))
-            store_first(<float*> y + i * ldy, v, n)
+            store_first(<float*> y, v, n)
+            y = <float*> y + ldy
+        sums += ld
 
 
 cdef inline void end_columns(
@@ -120,13 +127,13 @@ cdef inline void end_columns(
 
 cdef void end_sums "kp_end_sums"(
     Py_ssize_t m, int32_t* sums, const float* scale, const float* bias, const float* factors,
-    void* y, Py_ssize_t ldy, Py_ssize_t n, const void* residual, Py_ssize_t ldr, const void* given,
+    void* y, Py_ssize_t ldy, Py_ssize_t n, const void* residual, Py_ssize_t ldr,
+    const sums_end_t* end,
 ) noexcept nogil:
     """Turn exact sums (m, n rounded up to vectors) into y, as sums_end_t says.
 
     Scales and biases are readable up to the end of the last vector.  The sums are overwritten.
     """
-    cdef const sums_end_t* end = <const sums_end_t*> given
     cdef Py_ssize_t ld = (n + LANES - 1) // LANES * LANES
     cdef float* values = <float*> sums
     cdef int kind = NO_RESIDUAL

@@ -1,12 +1,17 @@
 # Depthwise convolution: a filter per channel, so vectors run across channels.
 
+from libc.stdint cimport int32_t, uint8_t
+
 from kuiper._kernels.micro.table cimport (
-    DW_ROW, MAX_DW_KW, MAX_DW_M, MAX_DW_STEP, dwconv_fn, dwrow_fn,
+    DW_ROW, MAX_DW_KW, MAX_DW_M, MAX_DW_STEP, dwconv_fn, dwrow_fn, sums_end_t, u8_dwconv_fn,
+    u8_dwrow_fn,
 )
 
 cdef extern from "_kernels/simd/heights.h" nogil:
     void enter_dwconv "kp_enter_dwconv"(dwconv_fn* table) noexcept
     void enter_dwrow "kp_enter_dwrow"(dwrow_fn* table, int n_steps) noexcept
+    void enter_byte_dwconv "kp_enter_byte_dwconv"(u8_dwconv_fn* table) noexcept
+    void enter_byte_dwrow "kp_enter_byte_dwrow"(u8_dwrow_fn* table, int n_steps) noexcept
 
 # Vectors of channels at a time: enough independent sums to hide the FMA's latency.
 cdef enum:
@@ -89,20 +94,66 @@ cdef inline void dwconv_pixels "kp_dwconv_pixels"(
 
 # Adjacent windows of 3, 5 or 7 columns: a pixel is loaded once for all windows that contain it.
 
-cdef inline const float* dw_column(
-    int kw, int s, int j, const float* pixel, Py_ssize_t step, long n, const vf32* tap, vf32* acc
+cdef inline const char* dw_column(
+    bint of_bytes, int kw, int s, int j, const char* pixel, Py_ssize_t step, long n,
+    const vf32* tap, vf32* acc,
 ) noexcept nogil:
     """Add column j of a row of pixels to all windows that contain it; return the next pixel."""
     cdef vf32 x
     cdef int v
     if j >= (DW_ROW - 1) * s + kw:
         return pixel
-    x = load_first(pixel, n)
+    if of_bytes:
+        x = load_bytes(<const uint8_t*> pixel, n)
+    else:
+        x = load_first(<const float*> pixel, n)
     for v in range(kw):
         # Column v of the window of output pixel (j - v) / s, if that is one.
         if j >= v and (j - v) % s == 0 and j - v < DW_ROW * s:
             acc[(j - v) // s] += x * tap[v]
     return pixel + step
+
+
+cdef inline void dwrow_sums(
+    bint of_bytes, int kw, int s, Py_ssize_t kh, const char* const* rows, const Py_ssize_t* steps,
+    Py_ssize_t c, long n, const float* w, vf32* acc,
+) noexcept nogil:
+    """Sum DW_ROW windows of the first n channels of one vector; w: first values, then taps.
+
+    The sums of bytes are exact: they are integers below 2^24.
+    """
+    cdef vf32[MAX_DW_KW] tap
+    cdef const char* pixel
+    cdef Py_ssize_t u, step, size = 1 if of_bytes else <Py_ssize_t> sizeof(float)
+    cdef int i, v
+    for i in range(DW_ROW):
+        acc[i] = load(w)
+    for u in range(kh):
+        for v in range(kw):
+            w += LANES
+            tap[v] = load(w)
+        pixel = rows[u] + c * size
+        step = steps[u] * size
+        # One call per column: compilers do not unroll a loop of 19.
+        pixel = dw_column(of_bytes, kw, s, 0, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 1, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 2, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 3, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 4, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 5, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 6, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 7, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 8, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 9, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 10, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 11, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 12, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 13, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 14, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 15, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 16, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 17, pixel, step, n, &tap[0], acc)
+        pixel = dw_column(of_bytes, kw, s, 18, pixel, step, n, &tap[0], acc)
 
 
 cdef inline void dwrow_block(
@@ -112,37 +163,8 @@ cdef inline void dwrow_block(
 ) noexcept nogil:
     """DW_ROW pixels of the first n channels of one vector."""
     cdef vf32[DW_ROW] acc
-    cdef vf32[MAX_DW_KW] tap
-    cdef const float* pixel
-    cdef Py_ssize_t u
-    cdef int i, v
-    for i in range(DW_ROW):
-        acc[i] = load(w)
-    for u in range(kh):
-        for v in range(kw):
-            w += LANES
-            tap[v] = load(w)
-        pixel = rows[u] + c
-        # One call per column: compilers do not unroll a loop of 19.
-        pixel = dw_column(kw, s, 0, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 1, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 2, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 3, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 4, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 5, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 6, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 7, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 8, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 9, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 10, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 11, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 12, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 13, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 14, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 15, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 16, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 17, pixel, steps[u], n, &tap[0], &acc[0])
-        pixel = dw_column(kw, s, 18, pixel, steps[u], n, &tap[0], &acc[0])
+    cdef int i
+    dwrow_sums(False, kw, s, kh, <const char* const*> rows, steps, c, n, w, &acc[0])
     for i in range(DW_ROW):
         store_result(y + i * ldy + c, acc[i], residual, i * ldr + c, low, high, n)
 
@@ -164,8 +186,91 @@ cdef inline void dwrow_pixels "kp_dwrow_pixels"(
         )
 
 
+# The same for bytes, with exact sums, which pass through memory to their end.
+
+cdef enum:
+    BYTE_HEADS = 3  # rows before the taps: biases, scales, first values of the sums
+
+
+cdef inline void end_bytes(
+    int m, const vf32* acc, Py_ssize_t c, long n, const float* w, const float* factor, void* y,
+    Py_ssize_t ldy, const void* residual, Py_ssize_t ldr, const sums_end_t* end,
+) noexcept nogil:
+    """End the sums of m pixels of the first n channels of one vector."""
+    cdef int32_t[MAX_DW_M * LANES] sums
+    cdef int i
+    for i in range(m):
+        store_ints(&sums[i * LANES], nearest_int(acc[i]))
+    y = <char*> y + c * (1 if end.to_bytes else <Py_ssize_t> sizeof(float))
+    if residual != NULL:
+        residual = <const char*> residual + (
+            c * (1 if end.residual_in_bytes else <Py_ssize_t> sizeof(float))
+        )
+    end_sums(m, &sums[0], w + LANES, w, factor, y, ldy, n, residual, ldr, end)
+
+
+cdef inline void byte_dwconv_block(
+    int m, Py_ssize_t taps, const uint8_t* const* pixels, Py_ssize_t c, long n, const float* w,
+    vf32* acc,
+) noexcept nogil:
+    cdef vf32 tap = load(w)
+    cdef Py_ssize_t t
+    cdef int i
+    for i in range(m):
+        acc[i] = tap
+    for t in range(taps):
+        w += LANES
+        tap = load(w)
+        for i in range(m):
+            acc[i] += load_bytes(pixels[t * m + i] + c, n) * tap
+
+
+cdef inline void byte_dwconv_pixels "kp_byte_dwconv_pixels"(
+    int m, Py_ssize_t taps, Py_ssize_t channels, const uint8_t* const* pixels, const float* w,
+    const float* factor, void* y, Py_ssize_t ldy, const void* residual, Py_ssize_t ldr,
+    const sums_end_t* end,
+) noexcept nogil:
+    cdef vf32[MAX_DW_M] acc
+    cdef Py_ssize_t c = 0
+    while c + LANES <= channels:
+        byte_dwconv_block(m, taps, pixels, c, LANES, w + (BYTE_HEADS - 1) * LANES, &acc[0])
+        end_bytes(m, &acc[0], c, LANES, w, factor, y, ldy, residual, ldr, end)
+        w += (BYTE_HEADS + taps) * LANES
+        c += LANES
+    if c < channels:
+        byte_dwconv_block(
+            m, taps, pixels, c, rest_of(channels - c), w + (BYTE_HEADS - 1) * LANES, &acc[0]
+        )
+        end_bytes(m, &acc[0], c, rest_of(channels - c), w, factor, y, ldy, residual, ldr, end)
+
+
+cdef inline void byte_dwrow_pixels "kp_byte_dwrow_pixels"(
+    int kw, int s, Py_ssize_t kh, Py_ssize_t channels, const uint8_t* const* rows,
+    const Py_ssize_t* steps, const float* w, const float* factor, void* y, Py_ssize_t ldy,
+    const void* residual, Py_ssize_t ldr, const sums_end_t* end,
+) noexcept nogil:
+    cdef vf32[DW_ROW] acc
+    cdef Py_ssize_t c = 0
+    cdef const char* const* lines = <const char* const*> rows
+    while c + LANES <= channels:
+        dwrow_sums(
+            True, kw, s, kh, lines, steps, c, LANES, w + (BYTE_HEADS - 1) * LANES, &acc[0]
+        )
+        end_bytes(DW_ROW, &acc[0], c, LANES, w, factor, y, ldy, residual, ldr, end)
+        w += (BYTE_HEADS + kh * kw) * LANES
+        c += LANES
+    if c < channels:
+        dwrow_sums(
+            True, kw, s, kh, lines, steps, c, rest_of(channels - c), w + (BYTE_HEADS - 1) * LANES,
+            &acc[0],
+        )
+        end_bytes(DW_ROW, &acc[0], c, rest_of(channels - c), w, factor, y, ldy, residual, ldr, end)
+
+
 cdef void fill_dwconv(kernels_t* k) noexcept:
     # DW_NV sums per pixel have to fit the registers.
     k.dw_m = 8 if REGISTERS == 32 else 4
     enter_dwconv(k.f32_dwconv)
     enter_dwrow(&k.f32_dwrow[0][0], MAX_DW_STEP + 1)
+    enter_byte_dwconv(k.u8_dwconv)
+    enter_byte_dwrow(&k.u8_dwrow[0][0], MAX_DW_STEP + 1)

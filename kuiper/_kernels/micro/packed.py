@@ -23,6 +23,7 @@ __all__ = [
     "GroupedBlocks",
     "Layout",
     "PackedMatrix",
+    "QuantizedDepthwiseBlocks",
     "QuantizedPanels",
     "RunPanels",
     "padded_to_quads",
@@ -148,6 +149,33 @@ class GroupedBlocks(DepthwiseBlocks):
     """Blocks of one vector of outputs: the biases, then for each tap the channels of a group."""
 
     __slots__ = ()
+
+
+class QuantizedDepthwiseBlocks(PackedMatrix):
+    """Blocks of one vector of channels: biases, scales, first values of the sums, then the taps.
+
+    Taps are whole numbers as floats, so that sums of products with bytes are exact.
+    """
+
+    head_rows = 3
+
+    __slots__ = ()
+
+    def __init__(self, channels: int, taps: int) -> None:
+        super().__init__(channels, taps, nr=dispatch.lanes())
+
+    def fill(
+        self, memory: np.ndarray, weight: np.ndarray, scale: np.ndarray, zero: int,
+        bias: np.ndarray | None,
+    ) -> None:  # fmt: skip
+        """Pack a weight (channels, taps), int8, its scales (channels,) and biases (channels,)."""
+        rows = np.zeros((3 + self.depth, self.panels * self.nr), np.float32)
+        if bias is not None:
+            rows[0, : len(weight)] = bias
+        rows[1, : len(weight)] = scale
+        rows[2, : len(weight)] = -zero * weight.sum(1, np.int32)
+        rows[3:, : len(weight)] = weight.T
+        memory[:] = rows.reshape(-1, self.panels, self.nr).swapaxes(0, 1)
 
 
 class FewColumns(PackedMatrix):

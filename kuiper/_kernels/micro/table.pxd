@@ -194,23 +194,25 @@ ctypedef void (*unary_fn)(Py_ssize_t n, const float* x, float* y, float p0, floa
 #     y[i, j] = post(v), or the byte clamp(rint(post(v) * inverse_scale) + zero, 0, 255)
 #
 # A residual in bytes is (byte - residual_zero) * residual_scale.  NaN becomes the byte `zero`.
-ctypedef struct sums_end_t:
-    float lo                   # bounds of the clamp
-    float hi
-    bint factor_per_row        # else one factor for all rows
-    bint residual_first
-    bint residual_in_bytes     # else float32
-    float residual_scale
-    float residual_zero
-    unary_fn pre               # or NULL
-    float pre_p0
-    float pre_p1
-    unary_fn post              # or NULL
-    float post_p0
-    float post_p1
-    bint to_bytes              # else y is float32
-    float inverse_scale
-    float zero
+cdef extern from "_kernels/simd/sums.h" nogil:
+    ctypedef struct sums_end_t "kp_sums_end":
+        float lo                   # bounds of the clamp
+        float hi
+        bint factor_per_row        # else one factor for all rows
+        bint residual_first
+        bint residual_in_bytes     # else float32
+        float residual_scale
+        float residual_zero
+        unary_fn pre               # or NULL
+        float pre_p0
+        float pre_p1
+        unary_fn post              # or NULL
+        float post_p0
+        float post_p1
+        bint to_bytes              # else y is float32
+        float inverse_scale
+        float zero
+        bint in_registers          # clamp, after a residual if any, to bytes, by one factor
 
 # Integer products, four terms at a time:
 #
@@ -218,12 +220,12 @@ ctypedef struct sums_end_t:
 #
 # rows (taps, m): pointers to 4 * quads unsigned bytes; panel: nr biases, nr scales, nr integers
 # `start`, then the signed bytes [taps * quads][nr][4].  The sums are exact.  m, the number of rows,
-# is fixed per function; n <= nr columns are stored.  residual may be NULL; end: a sums_end_t.  The
-# tile prefetches the panel `distance` bytes ahead.
+# is fixed per function; n <= nr columns are stored.  residual may be NULL.  The tile prefetches the
+# panel `distance` bytes ahead.
 ctypedef void (*u8s8_gemm_fn)(
     Py_ssize_t taps, Py_ssize_t quads, const uint8_t* const* rows, const void* panel,
     Py_ssize_t distance, const float* factors, void* y, Py_ssize_t ldy, Py_ssize_t n,
-    const void* residual, Py_ssize_t ldr, const void* end,
+    const void* residual, Py_ssize_t ldr, const sums_end_t* end,
 ) noexcept nogil
 
 
@@ -392,6 +394,25 @@ ctypedef void (*dwrow_fn)(
     const float* residual, Py_ssize_t ldr, float lo, float hi,
 ) noexcept nogil
 
+# Depthwise taps over bytes, m pixels (fixed per function), one pointer per pixel and tap:
+#
+#     sums[i, c] = start[c] + sum_t pixels[t * m + i][c] * weight[t, c]
+#
+# weights (ceil(channels / lanes), 3 + taps, lanes): biases, scales, `start` and taps, whole numbers
+# as floats.  factor: one for all rows.
+ctypedef void (*u8_dwconv_fn)(
+    Py_ssize_t taps, Py_ssize_t channels, const uint8_t* const* pixels, const float* weights,
+    const float* factor, void* y, Py_ssize_t ldy, const void* residual, Py_ssize_t ldr,
+    const sums_end_t* end,
+) noexcept nogil
+
+# The same for DW_ROW adjacent windows, as dwrow_fn.
+ctypedef void (*u8_dwrow_fn)(
+    Py_ssize_t kh, Py_ssize_t channels, const uint8_t* const* rows, const Py_ssize_t* steps,
+    const float* weights, const float* factor, void* y, Py_ssize_t ldy, const void* residual,
+    Py_ssize_t ldr, const sums_end_t* end,
+) noexcept nogil
+
 # Grouped convolution of GROUPED_PIXELS pixels, of which first <= i < GROUPED_PIXELS are written:
 #     y[i, o] = clamp(bias[o] + sum_t,j pixels[t * GROUPED_PIXELS + i][group(o) * terms + j]
 #                                        * weight[t, j, o] + residual[i, o])
@@ -515,6 +536,8 @@ ctypedef struct kernels_t:
     dwconv_fn[MAX_DW_M + 1] f32_dwconv
     # by width and stride of the window; NULL for others
     dwrow_fn[MAX_DW_KW + 1][MAX_DW_STEP + 1] f32_dwrow
+    u8_dwconv_fn[MAX_DW_M + 1] u8_dwconv
+    u8_dwrow_fn[MAX_DW_KW + 1][MAX_DW_STEP + 1] u8_dwrow
     grouped_fn f32_grouped           # NULL without an instruction that permutes lanes
     # Winograd: by tile side and stride
     wino_filter_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] f32_wino_filter

@@ -135,7 +135,7 @@ static inline kp_vi32 kp_nearest(kp_vf32 v) {
 #endif
 }
 
-/* The first n lanes, whole numbers from 0 to 255, as bytes. */
+/* The low bytes of the first n lanes. */
 static inline void kp_store_bytes(uint8_t *p, kp_vi32 v, long n) {
 #if KP_AVX512
     __m128i bytes = _mm512_cvtepi32_epi8((__m512i)v);
@@ -143,11 +143,12 @@ static inline void kp_store_bytes(uint8_t *p, kp_vi32 v, long n) {
     else _mm_mask_storeu_epi8(p, (__mmask16)((1u << n) - 1), bytes);
 #else
 #if KP_AVX
-    __m256i x = (__m256i)v;
+    __m256i x = (__m256i)(v & kp_splat_int(255));
     __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extractf128_si256(x, 1));
     __m128i bytes = _mm_packus_epi16(words, words);
 #elif KP_SSE
-    __m128i words = _mm_packs_epi32((__m128i)v, (__m128i)v);
+    __m128i low = (__m128i)(v & kp_splat_int(255));
+    __m128i words = _mm_packs_epi32(low, low);
     __m128i bytes = _mm_packus_epi16(words, words);
 #elif KP_NEON
     uint16x4_t words = vmovn_u32((uint32x4_t)v);
@@ -189,10 +190,11 @@ static inline kp_vf32 kp_load_bytes(const uint8_t *p, long n) {
 #endif
 }
 
-/* v, with 0 in the lanes that are NaN. */
+/* v, with 0 in the lanes that are NaN.  x86 needs it not where only the low byte of an integer is
+   stored: there NaN becomes the integer 2^31. */
 static inline kp_vf32 kp_number(kp_vf32 v) {
-#if KP_AVX512
-    return (kp_vf32)_mm512_maskz_mov_ps(_mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_ORD_Q), (__m512)v);
+#if KP_AVX512 || KP_AVX || KP_SSE
+    return v;
 #else
     return kp_from_bits(kp_bits(v) & kp_eq(v, v));
 #endif
@@ -219,5 +221,6 @@ static inline kp_vi32 kp_load_ints(const int32_t *p) {
     memcpy(&v, p, sizeof v);
     return v;
 }
+static inline void kp_store_ints(int32_t *p, kp_vi32 v) { memcpy(p, &v, sizeof v); }
 
 #endif

@@ -7,6 +7,7 @@
 #include <Python.h>
 
 #include "dot.h"
+#include "sums.h"
 #include "tile.h"
 
 #if defined(__GNUC__)
@@ -57,16 +58,52 @@ KP_INLINE void kp_dot_sums(
         Py_ssize_t distance
 #define KP_DOT_OUT                                                                                \
     const float *factors, void *y, Py_ssize_t ldy, Py_ssize_t n, const void *residual,            \
-        Py_ssize_t ldr, const void *end
+        Py_ssize_t ldr, const kp_sums_end *end
 
 typedef void (*kp_dot_fn)(KP_DOT_SUM, KP_DOT_OUT);
 
-/* The end of m rows of sums, dot.pxi; one for all tiles. */
+/* Any end of m rows of sums in memory, dot.pxi. */
 static void kp_end_sums(
     Py_ssize_t m, int32_t *sums, const float *scale, const float *bias, KP_DOT_OUT);
 
-/* A tile's sums pass through memory: it costs 5 % of the shortest sums (64 terms), and one end per
-   height and width would be forty times as long. */
+/* The end in registers: results in bytes, clamped, after a residual in bytes if there is one. */
+KP_INLINE void kp_dot_bytes(
+    int m, int nv, kp_vi32 (*sums)[2], const float *scale, const float *bias, KP_DOT_OUT
+) {
+    kp_vf32 unit[2], shift[2], inverse = kp_splat(end->inverse_scale);
+    kp_vf32 low = kp_max(kp_splat(-end->zero), kp_splat(end->lo) * inverse);
+    kp_vf32 high = kp_min(kp_splat(255.0f - end->zero), kp_splat(end->hi) * inverse);
+    kp_vi32 zero = kp_splat_int((int32_t)end->zero);
+    const uint8_t *r = (const uint8_t *)residual;
+    KP_UNROLL
+    for (int j = 0; j < nv; j++) {
+        unit[j] = kp_rounded(kp_load(scale + j * KP_LANES) * kp_splat(factors[0]));
+        shift[j] = kp_load(bias + j * KP_LANES);
+    }
+    KP_UNROLL
+    for (int i = 0; i < m; i++) {
+        KP_UNROLL
+        for (int j = 0; j < nv; j++) {
+            uint8_t *out = (uint8_t *)y + i * ldy + j * KP_LANES;
+            long rest = n - j * KP_LANES;
+            kp_vf32 v = kp_rounded(kp_floats(sums[i][j]) * unit[j]) + shift[j];
+            if (r) {
+                const uint8_t *at = r + i * ldr + j * KP_LANES;
+                kp_vf32 x = n == nv * KP_LANES || j < nv - 1 ? kp_load_bytes(at, KP_LANES)
+                                                             : kp_load_bytes(at, rest);
+                v += kp_rounded((x - kp_splat(end->residual_zero)) * kp_splat(end->residual_scale));
+            }
+            v = kp_number(kp_min(high, kp_max(low, kp_rounded(v * inverse))));
+            if (n == nv * KP_LANES || j < nv - 1)
+                kp_store_bytes(out, kp_nearest(v) + zero, KP_LANES);
+            else
+                kp_store_bytes(out, kp_nearest(v) + zero, rest);
+        }
+    }
+}
+
+/* Other ends pass through memory, which costs 5 to 20 % of the shortest sums (64 terms): one for
+   each height and width would be forty times as long. */
 KP_INLINE void kp_dot_rows(int m, int nv, KP_DOT_SUM, KP_DOT_OUT) {
     kp_vi32 sums[KP_DOT_ROWS][2];
     int32_t stored[KP_DOT_ROWS * 2 * KP_LANES] KP_ON_LINES;
@@ -74,11 +111,14 @@ KP_INLINE void kp_dot_rows(int m, int nv, KP_DOT_SUM, KP_DOT_OUT) {
     const int32_t *start = (const int32_t *)(scale + KP_DOT_COLUMNS);
     const int8_t *terms = (const int8_t *)(start + KP_DOT_COLUMNS);
     kp_dot_sums(m, nv, taps, quads, rows, terms, distance, start, sums);
+    if (end->in_registers && (!residual || end->residual_in_bytes)) {
+        kp_dot_bytes(m, nv, sums, scale, bias, factors, y, ldy, n, residual, ldr, end);
+        return;
+    }
     KP_UNROLL
     for (int i = 0; i < m; i++) {
         KP_UNROLL
-        for (int j = 0; j < nv; j++)
-            memcpy(stored + (i * nv + j) * KP_LANES, &sums[i][j], sizeof(kp_vi32));
+        for (int j = 0; j < nv; j++) kp_store_ints(stored + (i * nv + j) * KP_LANES, sums[i][j]);
     }
     kp_end_sums(m, stored, scale, bias, factors, y, ldy, n, residual, ldr, end);
 }

@@ -11,6 +11,7 @@ import select
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from kuiper.cli.completing import subcommands
 from kuiper.cli.inspecting import difference
 from kuiper.expression.functions import CUSTOM
 from kuiper.planning.plan_cache import PlanCache
+from kuiper.vision import PRESETS, load_image, preprocess, save_image
 
 from ...support.process import PACKAGES, output_of, python_environment, run_python
 from ...support.shipped import MODELS
@@ -1328,3 +1330,49 @@ def test_quantize(run, run_json, tmp_path):
     code, _, err = run("quantize", source, "-o", target, "--keep", "nothing")
     assert code == EXIT_CODES["refused"]
     assert "keep='nothing' matches no layer" in err
+    code, _, err = run("quantize", source, "-o", target, "--report")
+    assert code == EXIT_CODES["refused"]
+    assert "pass data by --images or --inputs" in err
+
+
+CONVOLUTIONS = """7767517
+4 3
+pnnx.Input in 0 1 0 #0=(1,3,16,16)f32
+nn.Conv2d a 1 1 0 1 bias=True dilation=(1,1) groups=1 in_channels=3 kernel_size=(3,3) out_channels=8 padding=(1,1) padding_mode=zeros stride=(1,1) @bias=(8)f32 @weight=(8,3,3,3)f32
+nn.Conv2d b 1 1 1 2 bias=True dilation=(1,1) groups=1 in_channels=8 kernel_size=(1,1) out_channels=4 padding=(0,0) padding_mode=zeros stride=(1,1) @bias=(4)f32 @weight=(4,8,1,1)f32
+pnnx.Output out 1 0 2
+"""  # noqa: E501
+
+
+def test_quantize_with_calibration(run, run_json, tmp_path):
+    source, target = tmp_path / "float.pnnx.param", tmp_path / "bytes.pnnx.param"
+    source.write_text(CONVOLUTIONS)
+    source.with_suffix(".bin").write_bytes(fill_archive(CONVOLUTIONS.encode(), "calibrated"))
+    generator = np.random.default_rng(0)
+    pictures = tmp_path / "pictures"
+    for number in range(3):
+        image = generator.integers(0, 256, (20, 30, 3), dtype=np.uint8)
+        save_image(pictures / f"{number}.png", image)
+    [facts] = run_json("quantize", source, "-o", target, "--images", pictures, "--count", 2)
+    assert (facts["quantized"], facts["kept"], facts["layers"]) == (2, [], [])
+    assert 20 < facts["sqnr"] < 60
+    x = preprocess(load_image(pictures / "0.png"), replace(PRESETS["imagenet"], size=(16, 16)))
+    want, got = (kuiper.load(path)(x[np.newaxis]) for path in (source, target))
+    assert 0 < np.abs(want - got).max() < 0.1 * np.abs(want).max()
+
+    data = tmp_path / "x.npy"
+    np.save(data, x[np.newaxis])
+    options = ("--inputs", data, "--method", "entropy", "--keep", "a", "--min-sqnr", "1")
+    code, out, err = run("quantize", source, "-o", target, *options, "--report")
+    assert (code, err) == (0, "")
+    assert re.search(r"b +4x8x1x1 +[0-9.]+ +[0-9.]+\n", out)
+    assert "1 layer of bytes, 1 left in float32; the outputs" in out
+    for options, message in (
+        (("--images", tmp_path / "none"), "none"),
+        (("--images", source), "found no pictures"),
+        (("--images", pictures, "--inputs", data), "expected one of them"),
+        (("--images", pictures, "--percentile", "0", "--method", "percentile"), "percentile is 0"),
+    ):
+        code, _, err = run("quantize", source, "-o", target, *options)
+        assert code != 0
+        assert message in err

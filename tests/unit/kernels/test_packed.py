@@ -12,9 +12,11 @@ from kuiper._kernels.micro.packed import (
     GroupedBlocks,
     Layout,
     PackedMatrix,
+    QuantizedDepthwiseBlocks,
     QuantizedPanels,
     RunPanels,
     panel_offsets,
+    terms_by_tap,
 )
 
 from ...support.workbench import ISAS, isa, noise
@@ -135,3 +137,39 @@ def test_quantized_panels(depth):
     assert not terms[:, depth:].any()
     matrix.fill(memory, weight, scale, 128, None)
     assert not matrix.heads(memory)[:, 0].any()
+
+
+def test_groups_of_quantized_panels():
+    """Each group starts a panel; its terms are tap by tap, in whole quads."""
+    weight = noise((74, 5, 1, 2), dtype=np.int8) - np.int8(50)
+    scale, bias = np.abs(noise((74,), 1)), noise((74,), 2)
+    by_tap = terms_by_tap(weight)
+    assert by_tap.shape == (74, 16)
+    for tap in range(2):
+        np.testing.assert_array_equal(by_tap[:, 8 * tap : 8 * tap + 5], weight[:, :, 0, tap])
+        assert not by_tap[:, 8 * tap + 5 : 8 * tap + 8].any()
+    matrix = QuantizedPanels(37, 16, groups=2)
+    memory = np.full(matrix.shape, -1, np.int8)
+    matrix.fill(memory, by_tap, scale, 3, bias, groups=2)
+    half = matrix.panels // 2
+    for group in range(2):
+        alone = QuantizedPanels(37, 16)
+        expected = np.full(alone.shape, -1, np.int8)
+        one = slice(37 * group, 37 * group + 37)
+        alone.fill(expected, by_tap[one], scale[one], 3, bias[one])
+        np.testing.assert_array_equal(memory[half * group : half * (group + 1)], expected)
+
+
+def test_quantized_depthwise_blocks():
+    weight = noise((21, 9), dtype=np.int8) - np.int8(50)
+    scale, bias = np.abs(noise((21,), 1)), noise((21,), 2)
+    blocks = QuantizedDepthwiseBlocks(21, 9)
+    memory = np.full(blocks.shape, np.nan, np.float32)
+    blocks.fill(memory, weight, scale, 7, bias)
+    rows = memory.swapaxes(0, 1).reshape(12, -1)
+    np.testing.assert_array_equal(rows[:2, :21], [bias, scale])
+    np.testing.assert_array_equal(rows[2, :21], -7 * weight.sum(1, np.int32))
+    np.testing.assert_array_equal(rows[3:, :21], weight.T)
+    assert not rows[:, 21:].any()
+    blocks.fill(memory, weight, scale, 7, None)
+    assert not memory[:, 0].any()

@@ -11,12 +11,25 @@ from kuiper._kernels.conv import quantized
 from kuiper._kernels.conv.window import Window
 from kuiper._kernels.elementwise import elementwise
 from kuiper._kernels.micro import dispatch
-from kuiper._kernels.micro.packed import QuantizedPanels, terms_by_tap
+from kuiper._kernels.micro.packed import (
+    QuantizedDepthwiseBlocks,
+    QuantizedPanels,
+    terms_by_tap,
+)
 from kuiper.ops.core.epilogue import Epilogue
 
-from ...support.workbench import EXTENDED_ISAS, SHARD_COUNTS, Workbench, function, isa, noise
+from ...support.workbench import (
+    EXTENDED_ISAS,
+    ISAS,
+    SHARD_COUNTS,
+    Workbench,
+    function,
+    isa,
+    noise,
+)
 
 EACH = pytest.mark.parametrize(("name", "extended"), EXTENDED_ISAS)
+EACH_ISA = pytest.mark.parametrize("name", ISAS)
 SCALE, ZERO = 0.0371, 113  # of the input
 OUTPUT = 0.231, 87
 RESIDUAL = 0.0493, 131
@@ -264,3 +277,91 @@ def test_large_weights_and_images(name, extended):
     with isa(name, extended):
         check(*case((1, 1030, 5, 9), 700), shards=SHARD_COUNTS)
         check(*case((1, 520, 30, 36), 1010), shards=(1, 2))
+
+
+# -- one filter per channel ----------------------------------------------------------------------
+
+
+def check_depthwise(
+    x, weight, scale, bias, *, stride=(1, 1), padding=(0, 0), dilation=(1, 1), pre=None,
+    residual=None, post=None, to_bytes=True, shards=(1, 3),
+):  # fmt: skip
+    """As `check`, for one filter per channel."""
+    channels = x.shape[1]
+    sums = exact_sums(x, weight, stride, padding, dilation, channels)
+    if residual is not None:
+        residual = residual(sums.shape)
+    how = pre, residual, post, to_bytes
+    expected = expected_of(sums, scale, bias, how)
+    bench = Workbench()
+    image = bench.put_channels_last(x, channels + 5)
+    y = bench.output(
+        expected.shape, "channels_last", channels + 7, np.uint8 if to_bytes else np.float32
+    )
+    flat = weight.reshape(channels, -1)
+    blocks = QuantizedDepthwiseBlocks(channels, flat.shape[1])
+    memory = np.full(blocks.shape, np.nan, np.float32)
+    blocks.fill(memory, flat, scale, ZERO, bias)
+    kernel = weight.shape[2:]
+    taps = taps_of(kernel, padding, dilation)
+    window = Window(image, y, stride, (1, 1), [((0, 0), expected.shape[2:], taps, 0)])
+    step = quantized.QuantizedDepthwiseStep(
+        image, bench.put(memory), y, window, kernel, dilation,
+        bench.scratch(quantized.quantized_depthwise_scratch_bytes(len(taps))), SCALE, ZERO,
+        epilogue_of(bench, how),
+    )  # fmt: skip
+    compare(bench, step, y, expected, shards)
+
+
+def depthwise_case(shape, kernel=(3, 3)):
+    return case(shape, shape[1], kernel, shape[1])
+
+
+@EACH_ISA
+@pytest.mark.parametrize("stride", [(1, 1), (2, 2), (1, 3)], ids=str)
+def test_depthwise_windows(name, stride):
+    """Windows with and without a row kernel; partial vectors; rows of all lengths."""
+    with isa(name):
+        for kernel in ((3, 3), (5, 5), (3, 5), (2, 7), (1, 1)):
+            padding = kernel[0] // 2, kernel[1] // 2
+            for channels, width in ((1, 9), (21, 37), (16, 8), (40, 19)):
+                given = depthwise_case((2, channels, 6, width), kernel)
+                check_depthwise(*given, stride=stride, padding=padding)
+
+
+@EACH_ISA
+def test_depthwise_geometries(name):
+    with isa(name):
+        for how in (*GEOMETRIES, {"dilation": (2, 2), "padding": (2, 2)}, {"padding": (3, 4)}):
+            for width, shards in ((11, SHARD_COUNTS), (30, (2,))):
+                check_depthwise(*depthwise_case((1, 35, 9, width)), **how, shards=shards)
+        for height, width in itertools.product((1, 2, 5), repeat=2):
+            check_depthwise(*depthwise_case((2, 18, height, width)), padding=(1, 1))
+
+
+@EACH_ISA
+@pytest.mark.parametrize("to_bytes", [True, False])
+@pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: r.__name__ if r else "alone")
+def test_depthwise_epilogues(name, residual, to_bytes):
+    with isa(name):
+        given = depthwise_case((1, 21, 4, 23))
+        for pre, post in itertools.product((None, "relu6", "silu") if residual else (None,),
+                                           (None, "band", "sigmoid")):  # fmt: skip
+            check_depthwise(
+                *given, padding=(1, 1), pre=pre, post=post, residual=residual, to_bytes=to_bytes
+            )
+
+
+@EACH_ISA
+def test_depthwise_sums_are_exact(name):
+    """The largest window has sums just below 2^24."""
+    assert quantized.MAX_DEPTHWISE_TAPS * 255 * 127 < 2**24
+    with isa(name):
+        taps = quantized.MAX_DEPTHWISE_TAPS
+        x, weight, scale, bias = depthwise_case((1, 19, 1, taps + 30), (1, taps))
+        scale /= 100
+        check_depthwise(x, weight, scale, bias, to_bytes=False)
+        x[:], weight[:] = 255, 127
+        check_depthwise(x, weight, scale, bias, to_bytes=False)
+        x[:], weight[:, :, :, ::2] = 254, 126
+        check_depthwise(x, weight, scale, bias, to_bytes=False)
