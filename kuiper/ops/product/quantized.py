@@ -7,9 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kuiper._kernels.conv.quantized import QuantizedConvStep, quantized_conv_scratch_bytes
+from kuiper._kernels.conv.quantized import (
+    MAX_DEPTHWISE_TAPS,
+    QuantizedConvStep,
+    QuantizedDepthwiseStep,
+    quantized_conv_scratch_bytes,
+    quantized_depthwise_scratch_bytes,
+)
 from kuiper._kernels.conv.window import Window
-from kuiper._kernels.micro.packed import QuantizedPanels, padded_to_quads, terms_by_tap
+from kuiper._kernels.micro.packed import (
+    QuantizedDepthwiseBlocks,
+    QuantizedPanels,
+    padded_to_quads,
+    terms_by_tap,
+)
 from kuiper.errors import ShapeError
 from kuiper.ir.view import BufferKind, Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
@@ -98,7 +109,11 @@ class QuantizedConv(ConvolutionRecord[T]):
         residual = residual_view(b)
         if residual is not None:
             residual = b.channels_last(residual)
-        _add_product(self, b, x, y, residual, Geometry.of(self), self.groups)
+        geometry = Geometry.of(self)
+        if _is_depthwise(self, geometry):
+            _add_depthwise(self, b, x, y, residual, geometry)
+        else:
+            _add_product(self, b, x, y, residual, geometry, self.groups)
 
 
 @record("nn.quantized.Linear")
@@ -146,6 +161,37 @@ def as_image(rows: TensorView) -> TensorView:
     """View rows (n, k) as the pixels of one image (1, k, 1, n)."""
     (count, channels), step = rows.shape, rows.strides[0]
     return rows.with_layout((1, channels, 1, count), (count * step, 1, count * step, step))
+
+
+def _is_depthwise(a: QuantizedConv[TensorView], geometry: Geometry) -> bool:
+    """Tell whether each channel has one filter, whose sums float32 holds exactly."""
+    is_depthwise = a.weight.shape[:2] == (a.groups, 1)
+    return is_depthwise and math.prod(geometry.kernel) <= MAX_DEPTHWISE_TAPS
+
+
+def _add_depthwise(
+    a: QuantizedConv[TensorView], b: Binder, x: TensorView, y: TensorView,
+    residual: TensorView | None, geometry: Geometry,
+) -> None:  # fmt: skip
+    """Add the step of a convolution with one filter per channel."""
+    blocks = QuantizedDepthwiseBlocks(a.groups, math.prod(geometry.kernel))
+
+    def fill(memory: np.ndarray) -> None:
+        weight = np.asarray(a.weight.constant).reshape(a.groups, -1)
+        scales = np.asarray(a.weight_scale.constant)
+        bias = None if a.bias is None else np.asarray(a.bias.constant, np.float32)
+        blocks.fill(memory, weight, scales, a.input_zero_point, bias)
+
+    weight = b.packed([blocks], fill)
+    taps = geometry.taps()
+    window = Window(x, y, geometry.stride, (1, 1), [((0, 0), y.shape[2:], taps, 0)])
+    b.step(
+        QuantizedDepthwiseStep(
+            x, weight, y, window, geometry.kernel, geometry.dilation,
+            b.scratch(quantized_depthwise_scratch_bytes(len(taps))), a.input_scale,
+            a.input_zero_point, make_epilogue(b, residual),
+        )
+    )  # fmt: skip
 
 
 def _whole_quads(b: Binder, x: TensorView, terms: int) -> TensorView:
