@@ -54,7 +54,7 @@ example: kuiper quantize mobilenet_v2 --images photos/ -o mobilenet_v2.int8.pnnx
     add("--images", nargs="+", metavar="PATH", help="pictures, and folders of them")
     add("--inputs", nargs="+", metavar="FILE", help=".npy or .npz files, one per call of the model")
     add("--count", type=positive, default=100, metavar="N", help="pictures at most (default: 100)")
-    add("--method", choices=METHODS, default="minmax", help="range of a tensor (default: minmax)")
+    add("--method", choices=METHODS, default="mse", help="range of a tensor (default: mse)")
     add(
         "--percentile",
         type=float,

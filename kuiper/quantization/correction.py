@@ -3,9 +3,10 @@
 Rounding a weight moves the mean of each output channel of its product by what the next layers
 cannot average out.  Over calibration data, the results of the quantized product are compared with
 those of the float one, and the bias takes the mean difference; layer by layer, since each
-correction changes what later layers read.  What a ReLU cuts off anyway does not count: clipped
-inputs may move it far.  Source: Nagel et al., Data-free quantization through weight equalization
-and bias correction, 2019.
+correction changes what later layers read.  What a ReLU or the range of the bytes cuts off anyway
+does not count: clipped inputs may move it far.
+
+Source: Nagel et al., Data-free quantization through weight equalization and bias correction, 2019.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.model import Model
 from kuiper.passes.optimize.match import only_reader
 from kuiper.quantization.calibration import Progress
+from kuiper.quantization.rewrite import QUANTIZE
 
 __all__ = ["correct_biases"]
 
@@ -101,8 +103,15 @@ def _run(
 
 def _limits(op: Operator) -> tuple[float, float]:
     """Return the range outside of which the result of a product has no effect."""
+    low, high = -math.inf, math.inf
     reader = only_reader(op.outputs[0])
-    return LIMITS.get("" if reader is None else reader.type, (-math.inf, math.inf))
+    if reader is not None and reader.type in LIMITS:
+        low, high = LIMITS[reader.type]
+        reader = only_reader(reader.outputs[0])
+    if reader is not None and reader.type == QUANTIZE:
+        scale, zero_point = reader.params["scale"], reader.params["zero_point"]
+        low, high = max(low, -zero_point * scale), min(high, (255 - zero_point) * scale)
+    return low, high
 
 
 def _along(channels: np.ndarray, rank: int, axis: int) -> np.ndarray:

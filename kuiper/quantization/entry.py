@@ -17,7 +17,7 @@ def quantize(
     calibration: Iterable[Any] | None = None,
     *,
     keep: Iterable[str] = (),
-    method: str = "minmax",
+    method: str = "mse",
     percentile: float = 99.99,
     bias_correction: bool = True,
     min_sqnr: float | None = None,
@@ -50,10 +50,10 @@ def quantize(
     keep : iterable of str
         Names of operators to leave as they are; ``*``, ``?`` and ``[abc]`` are wildcards.
         Linear layers with fewer than 4,096 weights are left in any case.
-    method : str, default="minmax"
-        How calibration data gives the range of a tensor: ``"minmax"``: all values;
-        ``"percentile"``: all but a share at each end; ``"mse"``: the range with the least sum of
-        squares of errors; ``"entropy"``: that with the least Kullback-Leibler divergence.
+    method : str, default="mse"
+        How calibration data gives the range of a tensor: ``"mse"``: the range with the least sum of
+        squares of errors; ``"entropy"``: that with the least Kullback-Leibler divergence;
+        ``"percentile"``: all but a share at each end; ``"minmax"``: all values.
     percentile : float, default=99.99
         For that method: the share of the values at each end that is within, in percent.
     bias_correction : bool, default=True
@@ -88,7 +88,7 @@ def quantize(
     if not isinstance(model, Model):
         raise InputError(f"model is {type(model).__name__}, expected a kuiper.Model")
     if calibration is None:
-        if min_sqnr is not None or method != "minmax":
+        if min_sqnr is not None or method != "mse":
             raise InputError("method and min_sqnr need calibration data")
         graph = model.graph.copy()
         for _ in quantize_layers(graph, quantizable(graph, keep)):

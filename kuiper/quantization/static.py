@@ -59,7 +59,7 @@ class Calibrated:
         model: Model,
         calibration: Iterable[Any],
         keep: Iterable[str] = (),
-        method: str = "minmax",
+        method: str = "mse",
         percentile: float = 99.99,
         progress: Progress = without_progress,
     ) -> None:
