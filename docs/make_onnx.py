@@ -36,13 +36,14 @@ converter. Inputs and outputs have the names of the file.
   open: the model runs at any, and arithmetic on them becomes expressions such as `size(@0,0)`.
   `shapes=` fixes them, or keeps one open by a name or None. A model whose structure depends on an
   open extent is refused with the name of the node, and loads with `shapes=`.
-- **Types.** float16 is computed as float32; inputs and outputs keep their types.
+- **Types.** float16 and bfloat16 are computed as float32. Inputs and outputs keep their types;
+  those of bfloat16, which numpy lacks, are float32 arrays.
 - **Weights.** They are read when they are packed, from files of any size, or from other files in
   the folder of the model (or of what the model links to); any other location is refused.
 - **Errors.** One error names all operators that are missing, how often they occur, and the first
   node of each. An error of a node has its name, its operator and what was expected.
 - **Not supported**: training, random numbers, strings, sequences, maps and optional values;
-  bfloat16, float8 and 4-bit elements, and unsigned integers of 16 to 64 bits, except in shapes and
+  float8 and 4-bit elements, and unsigned integers of 16 to 64 bits, except in shapes and
   indices.
 
 ## Operators
