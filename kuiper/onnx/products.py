@@ -181,7 +181,7 @@ def _axes(b: Builder, axes: Any, x: Any) -> list[Any]:
     """Return the axes of a reduction: ints, or Sizes that a run computes."""
     if isinstance(axes, Ref) and axes.shape == (0,):
         return []
-    return b.numbers(axes, "axes") if isinstance(axes, Ref) else axes_of(b, axes, x.rank)
+    return computed.axes_of(b, axes) if isinstance(axes, Ref) else axes_of(b, axes, x.rank)
 
 
 def _reduced(b: Builder, x: Any, name: str, axes: list[int], keepdims: int) -> Any:
