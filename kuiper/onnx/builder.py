@@ -250,7 +250,8 @@ class Builder:
         leaves: dict[Any, int] = {}
         parts = []
         rank = max((len(a.shape or ()) for a in arguments if isinstance(a, Ref)), default=0)
-        for argument in arguments:
+        for given in arguments:
+            argument = _extent(given, rank)
             literal = _literal(argument, rank)
             if literal is not None:
                 parts.append(literal)
@@ -397,6 +398,12 @@ class Builder:
         except KeyError:
             operand.dtype = None
         return Ref(operand, spec.dtype, shape, shapes)
+
+
+def _extent(value: Any, rank: int) -> Any:
+    """Return a Size instead of an array of one, if tensors of a rank give the result its shape."""
+    is_one = isinstance(value, Known) and value.size == 1 and value.rank <= rank and value.is_open
+    return value.array.item() if is_one and value.dtype in (np.int64, np.float32) else value
 
 
 def _literal(value: Any, rank: int) -> str | None:

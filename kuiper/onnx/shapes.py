@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kuiper.onnx import computed
+from kuiper.onnx.bounds import is_count
 from kuiper.onnx.builder import Builder, torch_name
 from kuiper.onnx.registry import op
 from kuiper.onnx.values import Known, Ref, Size, product
@@ -286,6 +287,8 @@ def _wrapped(b: Builder, x: Any, indices: Any, axis: int) -> Any:
             return Known(array)
         if isinstance(extent, int):
             return Known(np.where(array < 0, array + extent, array))
+    if isinstance(indices, Ref) and is_count(indices.operand):
+        return b.cast(indices, np.int64)
     indices = b.cast(b.ref(indices), np.int64)
     negative = b.emit("torch.lt", indices, b.ref(Known(np.zeros((), np.int64))))
     return b.emit("torch.where", negative, b.call("add", indices, extent), indices)
