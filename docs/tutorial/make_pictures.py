@@ -149,6 +149,30 @@ def letterbox() -> str:
     return document(550, 250, parts)
 
 
+def serving() -> str:
+    """Draw eight requests, the queue, and the batches that a runner makes of them."""
+    names = (("requests", 40), ("queue", 95), ("runner", 150))
+    parts = [text(20, y, name, "l") for name, y in names]
+    starts, widths = (90, 210, 340, 420), (110, 120, 70, 50)
+    batches = ((0,), (1, 2, 3, 4), (5, 6), (7,))
+    for number in range(8):
+        x = 90 + 13 * number
+        parts.append(box(x, 25, 12, 22, COLOURS[number % 3], str(number)))
+    for row, numbers in enumerate(batches):
+        x, wide = starts[row], widths[row]
+        parts.append(box(x, 130, wide, 30, "#eee"))
+        for column, number in enumerate(numbers):
+            left = x + wide / 2 - 13 * len(numbers) / 2 + 13 * column
+            parts.append(box(left, 134, 12, 22, COLOURS[number % 3], str(number)))
+        waiting = [n for later in batches[row + 1 :] for n in later]
+        for column, number in enumerate(waiting):
+            parts.append(box(x + 13 * column, 80, 12, 22, COLOURS[number % 3], str(number)))
+        parts.append(text(x + wide / 2, 178, f"batch of {len(numbers)}", "s"))
+    parts.append('<path d="M90,200H480"/><path d="M474,196L480,200L474,204"/>')
+    parts.append(text(285, 218, "time", "s"))
+    return document(500, 228, parts)
+
+
 def times() -> str:
     """Draw the table of chapter 5 as bars; each bar ten times as fast is one step longer."""
     chapter = FOLDER.with_name("05-convolution.md").read_text("utf-8")
@@ -187,6 +211,7 @@ PICTURES = {
     "winograd": winograd,
     "expression": lambda: to_svg(parse("add(@0,div(@1,@2))")) + "\n",
     "letterbox": letterbox,
+    "serving": serving,
     "times": times,
     "memory": memory,
 }

@@ -15,8 +15,8 @@ import sys
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,17 @@ from kuiper.loading import load
 from kuiper.model import Model
 from kuiper.pnnx._messages import recognise
 
-__all__ = ["call_by_name", "example_tensors", "export_module", "from_torch", "run_pnnx"]
+__all__ = [
+    "call_by_name",
+    "checked",
+    "evaluating",
+    "example_tensors",
+    "export_module",
+    "from_torch",
+    "in_float32",
+    "listed_inputs",
+    "run_pnnx",
+]
 
 # PyTorch dtype -> element type on the command line of pnnx.
 _DTYPES = {
@@ -46,6 +56,7 @@ def from_torch(
     moduleop: str | None = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
+    via: str = "pnnx",
 ) -> Model:
     """Trace a PyTorch module with torch, convert the trace with pnnx and load the result.
 
@@ -73,6 +84,10 @@ def from_torch(
         Names in ``model.inputs`` and ``model.outputs``.  By default the keys of the dict or the
         parameters of the module's `forward`, and the keys or fields of its result joined by dots
         (``past.0.key``).
+    via : {"pnnx", "onnx"}, default="pnnx"
+        ``"onnx"`` exports the module with ``torch.onnx.export`` instead, which needs the package
+        onnxscript, and reads the ONNX model: for modules that pnnx cannot convert, and for extents
+        in arithmetic, which stay open where `example_inputs2` has others.  It takes longer.
 
     Returns
     -------
@@ -82,13 +97,13 @@ def from_torch(
     Raises
     ------
     MissingPackageError
-        If torch or pnnx is not installed.
+        If torch, pnnx or onnxscript is not installed.
     InputError
         If `module` is not a module, an example input is not a tensor, `example_inputs2` differs in
         more or less than extents, a class of `moduleop` is not used, or names do not fit.
     KuiperError
-        If torch cannot trace the module or pnnx cannot convert it; the message ends with their
-        output.
+        If torch cannot trace or export the module or pnnx cannot convert it; the message ends with
+        their output.
 
     Examples
     --------
@@ -102,6 +117,14 @@ def from_torch(
             "one; for several inputs pass a tuple, from_torch(net, (ids, mask)), for variable "
             "extents from_torch(net, x, example_inputs2=x2)"
         )
+    if via not in ("pnnx", "onnx"):
+        raise InputError(f"via is {via!r}, expected 'pnnx' or 'onnx'")
+    if via == "onnx":
+        from kuiper.export.torch_onnx import through_onnx
+
+        if moduleop is not None:
+            raise InputError("moduleop keeps classes in an export by pnnx; leave out via='onnx'")
+        return through_onnx(module, example_inputs, example_inputs2, input_names, output_names)
     with tempfile.TemporaryDirectory() as folder:
         param = export_module(
             module,
@@ -128,50 +151,69 @@ def export_module(
 ) -> Path:
     """Trace a module, convert it to `param` and the ``.bin`` beside it, and return `param`."""
     torch = _torch()
-    if not isinstance(module, torch.nn.Module):
-        raise InputError(_no_module(module, torch))
-    keywords = tuple(example_inputs) if isinstance(example_inputs, Mapping) else ()
-    inputs = _as_tuple(example_inputs, torch)
-    inputs2 = None
-    if example_inputs2 is not None:
-        inputs2 = _second_inputs(inputs, example_inputs2, keywords, torch)
+    keywords, inputs, inputs2 = checked(module, example_inputs, example_inputs2, torch)
     name = type(module).__name__
     scripted = isinstance(module, torch.jit.RecursiveScriptModule)
     if not scripted:
         naming.check_classes(module, moduleop, torch)
     names = list(keywords) or naming.parameter_names(module, len(inputs))
-    module, inputs = _in_float32(module, inputs, torch)
+    module, inputs = in_float32(module, inputs, torch)
+    with evaluating(module), tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder, "module.pt")
+        with naming.results_named(module) as result_names:
+            kept = _save_trace(module, inputs, keywords, torch, name, trace)
+        try:
+            return run_pnnx(
+                trace,
+                param,
+                [tuple(x.shape) for x in inputs],
+                [tuple(x.shape) for x in inputs2 or ()],
+                [_DTYPES.get(str(x.dtype), "f32") for x in inputs],
+                moduleop=moduleop,
+                kept=kept,
+                name=name,
+                input_names=input_names,
+                output_names=output_names,
+                traced_names=(names, result_names),
+            )
+        except MissingPackageError:
+            raise
+        except KuiperError as error:
+            if not scripted:
+                raise
+            raise KuiperError(
+                f"{error}\nThe module is a torch.jit.script module, but pnnx reads traces: "
+                "pass the module that was scripted"
+            ) from error
+
+
+def checked(
+    module: Any, example_inputs: Any, example_inputs2: Any, torch: Any
+) -> tuple[tuple[str, ...], tuple[Any, ...], tuple[Any, ...] | None]:
+    """Return the keywords of a call, and its first and second tensors.
+
+    Raises
+    ------
+    InputError
+        If the module is none, or the inputs are not tensors or do not fit each other.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(_no_module(module, torch))
+    keywords = tuple(example_inputs) if isinstance(example_inputs, Mapping) else ()
+    inputs = _as_tuple(example_inputs, torch)
+    if example_inputs2 is None:
+        return keywords, inputs, None
+    return keywords, inputs, _second_inputs(inputs, example_inputs2, keywords, torch)
+
+
+@contextmanager
+def evaluating(module: Any) -> Iterator[None]:
+    """Set a module to evaluation mode for a while."""
     modes = [(part, part.training) for part in module.modules()]
     with suppress(NotImplementedError):  # modules of torch.export have one fixed mode
         module.eval()
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            trace = Path(folder, "module.pt")
-            with naming.results_named(module) as result_names:
-                kept = _save_trace(module, inputs, keywords, torch, name, trace)
-            try:
-                return run_pnnx(
-                    trace,
-                    param,
-                    [tuple(x.shape) for x in inputs],
-                    [tuple(x.shape) for x in inputs2 or ()],
-                    [_DTYPES.get(str(x.dtype), "f32") for x in inputs],
-                    moduleop=moduleop,
-                    kept=kept,
-                    name=name,
-                    input_names=input_names,
-                    output_names=output_names,
-                    traced_names=(names, result_names),
-                )
-            except MissingPackageError:
-                raise
-            except KuiperError as error:
-                if not scripted:
-                    raise
-                raise KuiperError(
-                    f"{error}\nThe module is a torch.jit.script module, but pnnx reads traces: "
-                    "pass the module that was scripted"
-                ) from error
+        yield
     finally:
         for part, training in modes:
             part.training = training
@@ -236,15 +278,18 @@ def _save_trace(
             _traced(module, inputs, keywords, torch).save(str(path))
         _log_frozen(name, caught, torch)
     except Exception as error:  # the module's own code may raise anything
-        names = [f"{key}=" for key in keywords] or [""] * len(inputs)
-        shapes = ", ".join(
-            f"{key}{tuple(x.shape)} {x.dtype}" for key, x in zip(names, inputs, strict=True)
-        )
         raise KuiperError(
-            f"{name}: PyTorch cannot trace it with inputs {shapes or '(none)'}: "
+            f"{name}: PyTorch cannot trace it with inputs {listed_inputs(inputs, keywords)}: "
             f"{type(error).__name__}: {error}"
         ) from error
     return kept
+
+
+def listed_inputs(inputs: Sequence[Any], keywords: Sequence[str]) -> str:
+    """Return keywords, shapes and types of example inputs for a message."""
+    names = [f"{key}=" for key in keywords] or [""] * len(inputs)
+    pairs = zip(names, inputs, strict=True)
+    return ", ".join(f"{key}{tuple(x.shape)} {x.dtype}" for key, x in pairs) or "(none)"
 
 
 def _log_frozen(name: str, caught: Sequence[Any], torch: Any) -> None:
@@ -264,7 +309,7 @@ def _log_frozen(name: str, caught: Sequence[Any], torch: Any) -> None:
         )  # fmt: skip
 
 
-def _in_float32(module: Any, inputs: tuple[Any, ...], torch: Any) -> tuple[Any, tuple[Any, ...]]:
+def in_float32(module: Any, inputs: tuple[Any, ...], torch: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return module and inputs in float32: a copy of the module if it has other floats."""
     others = (torch.float16, torch.bfloat16, torch.float64)
     inputs = tuple(x.float() if x.dtype in others else x for x in inputs)

@@ -14,6 +14,7 @@
     translator.py   inputs, nodes, functions, branches, outputs
     folds.py        operators on known arrays, in numpy: shape arithmetic
     computed.py     axes and steps that a run computes
+    bounds.py       positions and conditions that need not be computed
     elementwise.py shapes.py windows.py products.py ...   the functions of the operators
     restore.py      layers that an exporter wrote out; attention_layers.py: attention
 

@@ -7,11 +7,12 @@ import math
 import numpy as np
 
 from kuiper.ir import Attribute, Graph, Operand, Operator
-from kuiper.onnx.restore import product_of, term_of
+from kuiper.onnx.restore import constant_of, product_of, term_of
 
 __all__ = ["restore_attention", "restore_heads"]
 
 ATTENTION = "F.scaled_dot_product_attention"
+MAX_MASK = 1 << 22  # elements of a constant mask that are read
 
 
 def restore_attention(graph: Graph, op: Operator) -> bool:
@@ -37,6 +38,7 @@ def restore_attention(graph: Graph, op: Operator) -> bool:
     if found is None:
         return False
     product, mask, scale = found
+    mask = None if mask is not None and _adds_nothing(mask) else mask
     (c, query), (d, turned) = map(_scaled, product.inputs)
     shapes = [operand.shape or () for operand in (query, turned, value)]
     if any(len(shape) != rank or shape[:-2] != shapes[0][:-2] for shape in shapes):
@@ -92,6 +94,12 @@ def _before_nan(where: Operator) -> Operator | None:
     if test is None or test.type != "aten::isnan" or test.inputs[0] is not other:
         return None
     return other.producer if term_of(zero) == 0 else None
+
+
+def _adds_nothing(mask: Operand) -> bool:
+    """Tell whether a mask is a constant of zeros: queries see all keys."""
+    constant = constant_of(mask)
+    return constant is not None and constant.size <= MAX_MASK and not constant.numpy().any()
 
 
 def _hidden(mask: Operand) -> Operand:

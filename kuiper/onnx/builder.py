@@ -66,6 +66,7 @@ class Builder:
         # Specs of operands that the values of a run determine, if its computed numbers were 0:
         # their ranks and dtypes do not depend on that.
         self._guesses: dict[Operand, Any] = {}
+        self._exact: set[Operand] = set()  # those whose shapes do not depend on the numbers either
         self._name = ""
         self._counts: dict[str, int] = {}
 
@@ -129,12 +130,15 @@ class Builder:
             self.emit("aten::scalar_tensor", self.number(item), dtype=name)
             for item in value.array.reshape(-1).tolist()
         ]
-        if not value.shape:
-            return items[0]
-        stacked = self.emit("torch.stack", *items, dim=0)
-        return (
-            stacked if value.rank == 1 else self.emit("Tensor.reshape", stacked, shape=value.shape)
-        )
+        if value.shape:
+            found = self.emit("torch.stack", *items, dim=0)
+            if value.rank != 1:
+                found = self.emit("Tensor.reshape", found, shape=value.shape)
+        else:
+            found = items[0]
+        if found.operand in self._guesses:
+            self._exact.add(found.operand)
+        return found
 
     def number(self, item: Any) -> Ref:
         """Return a number as the result of an expression."""
@@ -246,7 +250,8 @@ class Builder:
         leaves: dict[Any, int] = {}
         parts = []
         rank = max((len(a.shape or ()) for a in arguments if isinstance(a, Ref)), default=0)
-        for argument in arguments:
+        for given in arguments:
+            argument = _extent(given, rank)
             literal = _literal(argument, rank)
             if literal is not None:
                 parts.append(literal)
@@ -359,12 +364,23 @@ class Builder:
         except KuiperError:
             return {}
         self._guesses.update(found)
+        if all(self._is_exact(operand) for operand in op.inputs):
+            self._exact.update(found)
         return found
+
+    def _is_exact(self, operand: Operand) -> bool:
+        """Tell whether the shape of an operand is known."""
+        if operand in self._exact:
+            return True
+        specs = [each.get(operand) for each in self.specs]
+        shapes = {spec.shape for spec in specs if isinstance(spec, TensorSpec)}
+        return all(isinstance(spec, TensorSpec) for spec in specs) and len(shapes) == 1
 
     def _guessed(self, operand: Operand, spec: Any) -> Ref:
         """Return an output of which at most the rank and the dtype are known."""
         if isinstance(spec, TensorSpec):
-            return Ref(operand, spec.dtype, (None,) * len(spec.shape))
+            is_exact = operand in self._exact
+            return Ref(operand, spec.dtype, spec.shape if is_exact else (None,) * len(spec.shape))
         if isinstance(spec, StaticValue):
             return Ref(operand, np.int64, ())
         return Ref(operand, np.float32, None)
@@ -382,6 +398,12 @@ class Builder:
         except KeyError:
             operand.dtype = None
         return Ref(operand, spec.dtype, shape, shapes)
+
+
+def _extent(value: Any, rank: int) -> Any:
+    """Return a Size instead of an array of one, if tensors of a rank give the result its shape."""
+    is_one = isinstance(value, Known) and value.size == 1 and value.rank <= rank and value.is_open
+    return value.array.item() if is_one and value.dtype in (np.int64, np.float32) else value
 
 
 def _literal(value: Any, rank: int) -> str | None:

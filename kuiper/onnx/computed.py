@@ -1,4 +1,4 @@
-"""Axes and steps that a run computes: shape arithmetic on all axes instead of a choice of some.
+"""Axes, steps and extents that a run computes: shape arithmetic on all axes, not a choice of some.
 
 Whether an axis is among the computed ones is a number, 0 or 1, that weights extents and bounds of
 each axis::
@@ -15,7 +15,10 @@ from kuiper.onnx.builder import Builder
 from kuiper.onnx.tensors import MAX_RANK
 from kuiper.onnx.values import Size
 
-__all__ = ["axes_of", "sliced", "spread", "squeezed", "unsqueezed"]
+__all__ = [
+    "axes_of", "centred", "reduced_extents", "reshaped", "sliced", "spread", "squeezed",
+    "unsqueezed",
+]  # fmt: skip
 
 
 def axes_of(b: Builder, axes: Any) -> list[Any]:
@@ -60,7 +63,7 @@ def unsqueezed(b: Builder, x: Any, axes: Any) -> Any:
         kept = [_equal(used, i) for i in range(len(extents))]
         shape.append(is_new + (1 - is_new) * _dot(kept, extents))
         used = used + (1 - is_new)
-    return _reshaped(b, x, shape)
+    return reshaped(b, x, shape)
 
 
 def squeezed(b: Builder, x: Any, axes: Any) -> Any:
@@ -71,10 +74,11 @@ def squeezed(b: Builder, x: Any, axes: Any) -> Any:
     for position in range(len(extents) - len(dropped)):
         picked = [is_kept * _equal(_total(kept[:d]), position) for d, is_kept in enumerate(kept)]
         shape.append(_dot(picked, extents))
-    return _reshaped(b, x, shape)
+    return reshaped(b, x, shape)
 
 
-def _reshaped(b: Builder, x: Any, shape: list[Any]) -> Any:
+def reshaped(b: Builder, x: Any, shape: list[Any]) -> Any:
+    """Return a tensor in another shape, of which at least the rank is known."""
     result = b.emit("Tensor.reshape", x, shape=shape)
     return b.declared(result, x.dtype, [None] * len(shape)) if result.shape is None else result
 
@@ -83,6 +87,22 @@ def spread(pads: Sequence[Any], axes: Sequence[Any], rank: int) -> list[Any]:
     """Return amounts before and after all axes, of those of some."""
     hits, count = _hits(axes, rank), len(axes)
     return [_dot(hit, part) for part in (pads[:count], pads[count:]) for hit in hits]
+
+
+def reduced_extents(extents: Sequence[Any], axes: Sequence[Any]) -> list[Any]:
+    """Return extents that are 1 along some axes."""
+    hits = [_total(hit) for hit in _hits(axes, len(extents))]
+    return [hit + (1 - hit) * n for hit, n in zip(hits, extents, strict=True)]
+
+
+def centred(n: Any, target: Any) -> tuple[Any, Any]:
+    """Return the amounts before and after an axis that centre it in another extent.
+
+    They are negative if the axis is cropped.
+    """
+    more, less = _largest(target - n, 0), _largest(n - target, 0)
+    before = more // 2 - less // 2
+    return before, more - less - before
 
 
 def sliced(

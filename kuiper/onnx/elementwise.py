@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from kuiper.onnx.bounds import extent_of, is_true
 from kuiper.onnx.builder import Builder, torch_name
 from kuiper.onnx.registry import op
 from kuiper.onnx.tensors import element_dtype
-from kuiper.onnx.values import Known, Ref
+from kuiper.onnx.values import Known, Ref, Size
 
 __all__: list[str] = []
 
@@ -50,7 +51,30 @@ def _activation(type_: str, name: str) -> None:
 def _comparison(type_: str, name: str) -> None:
     @op(type_)
     def comparison(b: Builder, x: Any, y: Any, *, axis: int = 0, broadcast: int = 0) -> Any:
-        return b.emit(name, x, _aligned(b, x, y, axis, broadcast))
+        y = _aligned(b, x, y, axis, broadcast)
+        found = _only(b, x, y) or _only(b, y, x) if name == "torch.logical_and" else None
+        return found or b.emit(name, x, y)
+
+
+def _only(b: Builder, x: Any, y: Any) -> Any:
+    """Return what And is if `x` holds everywhere: `y`, in the common shape; None if it may not."""
+    if not isinstance(y, Ref):
+        return None
+    if isinstance(x, Known):
+        return y if x.size == 1 and x.rank <= y.rank and not x.is_open and x.array.all() else None
+    if x.rank != y.rank or not is_true(x.operand):
+        return None
+    shape = []
+    for n, m in zip(b.extents(x), b.extents(y), strict=True):
+        if isinstance(n, int) and n == 1:
+            shape.append(m)
+        elif isinstance(m, int) and m == 1:
+            shape.append(extent_of(x.operand, n))
+        elif n._same(m) if isinstance(n, Size) else not isinstance(m, Size) and n == m:
+            shape.append(m)
+        else:
+            return None
+    return b.emit("Tensor.expand", y, sizes=shape)
 
 
 for _type, _name in FUNCTIONS.items():

@@ -3,6 +3,7 @@
 from kuiper.onnx import (
     attention,
     control,
+    detection,
     elementwise,
     folds,
     microsoft,
@@ -11,10 +12,11 @@ from kuiper.onnx import (
     resizing,
     sequences,
     shapes,
+    signals,
     windows,
 )
 
 __all__ = [
-    "attention", "control", "elementwise", "folds", "microsoft", "products", "quantised",
-    "resizing", "sequences", "shapes", "windows",
+    "attention", "control", "detection", "elementwise", "folds", "microsoft", "products",
+    "quantised", "resizing", "sequences", "shapes", "signals", "windows",
 ]  # fmt: skip

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from kuiper.ir import Attribute
-from kuiper.onnx.builder import Builder
+from kuiper.onnx import computed
+from kuiper.onnx.builder import Builder, torch_name
 from kuiper.onnx.registry import op
 from kuiper.onnx.shapes import axes_of
 from kuiper.onnx.values import Known, Ref, product
@@ -109,6 +110,11 @@ def einsum(b: Builder, *values: Any, equation: str) -> Any:
     return b.emit("torch.einsum", *values, equation=equation.replace(" ", ""))
 
 
+@op("Det")
+def det(b: Builder, x: Any) -> Any:
+    return b.emit("kuiper.Determinant", x)
+
+
 # -- along an axis ------------------------------------------------------------------------------
 
 
@@ -175,7 +181,7 @@ def _axes(b: Builder, axes: Any, x: Any) -> list[Any]:
     """Return the axes of a reduction: ints, or Sizes that a run computes."""
     if isinstance(axes, Ref) and axes.shape == (0,):
         return []
-    return b.numbers(axes, "axes") if isinstance(axes, Ref) else axes_of(b, axes, x.rank)
+    return computed.axes_of(b, axes) if isinstance(axes, Ref) else axes_of(b, axes, x.rank)
 
 
 def _reduced(b: Builder, x: Any, name: str, axes: list[int], keepdims: int) -> Any:
@@ -215,16 +221,21 @@ _reduction("ReduceLogSum", "torch.sum", after="log")
 
 def _reduced_nothing(b: Builder, x: Any, name: str, dims: Any, keepdims: int) -> Any:
     """Return the extremum of no element: the largest or smallest number of the type."""
-    along = [b.axis(d, x.rank) for d in dims]
-    shape = [1 if i in along else n for i, n in enumerate(x.shape)]
-    if not keepdims:
-        shape = [n for i, n in enumerate(x.shape) if i not in along]
     low = name == "torch.amax"
     if x.dtype.kind == "f":
         value: Any = -np.inf if low else np.inf
     else:
-        value = np.iinfo(x.dtype).min if low else np.iinfo(x.dtype).max
-    return Known(np.full(shape, value, x.dtype))
+        value = int(np.iinfo(x.dtype).min if low else np.iinfo(x.dtype).max)
+    if all(isinstance(d, int) for d in dims):
+        along = [b.axis(d, x.rank) for d in dims]
+        shape = [1 if i in along else n for i, n in enumerate(x.shape)]
+        if not keepdims:
+            shape = [n for i, n in enumerate(x.shape) if i not in along]
+        return Known(np.full(shape, value, x.dtype))
+    shape = computed.reduced_extents(b.extents(x), dims)
+    result = b.emit("torch.full", size=shape, fill_value=value, dtype=torch_name(x.dtype))
+    result = b.declared(result, x.dtype, (None,) * len(shape))
+    return result if keepdims else computed.squeezed(b, result, dims)
 
 
 def _best(type_: str, name: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from kuiper.onnx.builder import Builder
 from kuiper.onnx.registry import op
 from kuiper.onnx.values import Size
@@ -77,6 +79,9 @@ def _resized(
     bounds: Any = None,
 ) -> Any:  # fmt: skip
     """Return a tensor that has, along axes, the extents `sizes` or multiples of its extents."""
+    if x.dtype.kind in "iu" and rules.mode == "linear":  # the means are rounded towards zero
+        means = _resized(b, b.cast(b.ref(x), np.float32), along, factors, sizes, rules, bounds)
+        return b.cast(means, x.dtype)
     extents = b.extents(x)
     if sizes:
         same = [_same(extents[axis], m) for axis, m in zip(along, sizes, strict=True)]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kuiper.onnx import computed
+from kuiper.onnx.bounds import is_count
 from kuiper.onnx.builder import Builder, torch_name
 from kuiper.onnx.registry import op
 from kuiper.onnx.values import Known, Ref, Size, product
@@ -286,6 +287,8 @@ def _wrapped(b: Builder, x: Any, indices: Any, axis: int) -> Any:
             return Known(array)
         if isinstance(extent, int):
             return Known(np.where(array < 0, array + extent, array))
+    if isinstance(indices, Ref) and is_count(indices.operand):
+        return b.cast(indices, np.int64)
     indices = b.cast(b.ref(indices), np.int64)
     negative = b.emit("torch.lt", indices, b.ref(Known(np.zeros((), np.int64))))
     return b.emit("torch.where", negative, b.call("add", indices, extent), indices)
@@ -575,3 +578,49 @@ def reverse_sequence(
     mirrored = b.formula("sub(sub(@0,1),@1)", length, time)
     index = b.emit("torch.where", b.emit("torch.lt", time, length), mirrored, time)
     return b.emit("torch.gather", x, dim=time_axis, index=b.emit("Tensor.expand_as", index, x))
+
+
+@op("CenterCropPad")
+def center_crop_pad(b: Builder, x: Any, shape: Any, *, axes: Any = None) -> Any:
+    along = axes_of(b, range(x.rank) if axes is None else axes, x.rank)
+    target = b.numbers(shape, "shape")
+    if len(target) != len(along):
+        raise b.error(f"shape has {len(target)} numbers for {len(along)} axes")
+    extents, pads = b.extents(x), [0] * (2 * x.rank)
+    for axis, n in zip(along, target, strict=True):
+        pads[axis], pads[axis + x.rank] = computed.centred(extents[axis], n)
+    return padded(b, x, pads, "constant", 0)
+
+
+@op("Unique")
+def unique(b: Builder, x: Any, *, axis: int | None = None, sorted: int = 1) -> Any:
+    extents: list[Any] = [None]
+    if axis is None:
+        x, along = b.emit("Tensor.reshape", x, shape=(-1,)), 0
+        count = b.extents(x)[0]
+        found = b.emit("aten::_unique2", x, n=3, return_inverse=True, return_counts=True)
+    else:
+        along = b.axis(axis, x.rank)
+        count = b.extents(x)[along]
+        extents = [n if isinstance(n, int) else None for n in b.extents(x)]
+        extents[along] = None
+        found = b.emit("aten::unique_dim", x, n=3, dim=along)
+    length = count if isinstance(count, int) else None
+    values = b.declared(found[0], x.dtype, extents)
+    inverse = b.declared(found[1], np.int64, (length,))
+    counts = b.declared(found[2], np.int64, (None,))
+    if sorted and not b.wants(1):
+        return values, None, inverse, counts
+    index = b.emit("torch.arange", start=0, end=count, step=1, dtype="torch.long")
+    last = b.emit("torch.full_like", counts, fill_value=count)
+    first = b.emit("aten::scatter_reduce", last, dim=0, index=inverse, src=index, reduce="amin")
+    if sorted:
+        return values, first, inverse, counts
+    order = b.emit("aten::argsort", first)
+    ranks = b.emit("aten::argsort", order)
+    return (
+        b.emit("torch.index_select", values, dim=along, index=order),
+        b.emit("torch.index_select", first, dim=0, index=order),
+        b.emit("torch.index_select", ranks, dim=0, index=inverse),
+        b.emit("torch.index_select", counts, dim=0, index=order),
+    )

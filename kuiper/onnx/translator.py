@@ -221,7 +221,7 @@ class Translator:
             where = f"{self.name}: input '{info.name}'"
             dtype = element_dtype(element, where)
             kind = ELEMENTS[element]
-            if kind not in DTYPES or kind == "bf16":
+            if kind not in DTYPES:
                 raise UnsupportedOperatorError(f"{where}: has the element type {kind}")
             dims = self.dims[info.name]
             for axis, n in enumerate(dims):

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from kuiper.onnx.builder import Builder
+from kuiper.onnx.builder import Builder, torch_name
+from kuiper.onnx.computed import reshaped
 from kuiper.onnx.registry import op
 from kuiper.onnx.shapes import padded
 from kuiper.onnx.values import Known, Ref, Size, product
@@ -308,6 +309,89 @@ def lp_pool(
         dilation=tuple(dilation), groups=channels,
     )  # fmt: skip
     return b.call("pow", total, 1.0 / p)
+
+
+@op("MaxUnpool")
+def max_unpool(
+    b: Builder, x: Any, indices: Any, output_shape: Any = None, *, kernel_shape: Any,
+    pads: Any = None, strides: Any = None,
+) -> Any:  # fmt: skip
+    rank = _spatial(b, x, "the input")
+    kernel, stride = list(kernel_shape), list(strides or [1] * rank)
+    margins = window_pads(b, x, "NOTSET", pads, kernel, stride, [1] * rank)
+    n, c, *spatial = b.extents(x)
+    shape = [
+        (size - 1) * s + k - sum(pair)
+        for size, s, k, pair in zip(spatial, stride, kernel, margins, strict=True)
+    ]
+    if output_shape is not None:
+        # Indices count in the result, whose shape the pooled tensor leaves open.
+        asked = b.numbers(output_shape, "output_shape")
+        if len(asked) != rank + 2:
+            raise b.error(f"output_shape has {len(asked)} numbers, expected {rank + 2}")
+        shape = asked[2:]
+    zeros = b.emit("torch.zeros", size=[product([n, c, *shape])], dtype=torch_name(x.dtype))
+    index, source = (b.emit("Tensor.reshape", v, shape=(-1,)) for v in (indices, x))
+    done = b.emit("aten::scatter", zeros, b.number(0), b.cast(index, np.int64), source)
+    return b.emit("Tensor.reshape", done, shape=[n, c, *shape])
+
+
+@op("Col2Im")
+def col2im(
+    b: Builder, x: Any, image_shape: Any, block_shape: Any, *, dilations: Any = None,
+    pads: Any = None, strides: Any = None,
+) -> Any:  # fmt: skip
+    image, block = b.numbers(image_shape, "image_shape"), b.numbers(block_shape, "block_shape")
+    rank = len(image)
+    stride, dilation = list(strides or [1] * rank), list(dilations or [1] * rank)
+    if not rank == len(block) == len(stride) == len(dilation):
+        raise b.error(f"the image has {rank} axes, expected as many blocks, strides, dilations")
+    margins = window_pads(b, x, "NOTSET", pads, block, stride, dilation)
+    if rank == 2 and _same_on_both_sides(margins):
+        return b.emit(
+            "F.fold", x, output_size=image, kernel_size=block, stride=tuple(stride),
+            dilation=tuple(dilation), padding=tuple(a for a, _ in margins),
+        )  # fmt: skip
+    wide = [n + a + c for n, (a, c) in zip(image, margins, strict=True)]
+    windows = list(zip(wide, block, stride, dilation, strict=True))
+    result = _folded(b, x, windows)
+    cropped = [(-a, -c) for a, c in margins]
+    return with_margins(b, result, cropped, 0.0)
+
+
+def _folded(b: Builder, x: Any, windows: list[tuple[Any, Any, int, int]]) -> Any:
+    """Return blocks summed into an image of any rank, up to two axes at a time.
+
+    ``windows`` has, for each axis, the extent of the image and of the blocks, their stride and
+    their dilation.
+    """
+    n, columns = b.extents(x)[:2]
+    block = [k for _, k, _, _ in windows]
+    counts = [(size - (k - 1) * d - 1) // s + 1 for size, k, s, d in windows]
+    done: list[Any] = []  # axes of the image that are summed; they count as members of the batch
+    result = reshaped(b, x, [-1, *block, *counts])
+    for stop in range(len(windows), 0, -2):
+        start = max(stop - 2, 0)
+        m = stop - start
+        own = list(zip(*windows[start:stop], strict=True))
+        rest = [*range(1, 1 + start), *range(1 + stop, 1 + stop + start)]
+        folded = [*range(1 + 2 * stop, 1 + 2 * stop + len(done))]
+        inner = [*range(1 + start, 1 + stop), *range(1 + stop + start, 1 + 2 * stop)]
+        moved = b.emit("Tensor.permute", result, dims=[0, *rest, *folded, *inner])
+        flat = reshaped(b, moved, [-1, product(block[start:stop]), product(counts[start:stop])])
+        ones = (1,) * (2 - m)
+        image = b.emit(
+            "F.fold", flat, output_size=[*own[0], *ones], kernel_size=[*own[1], *ones],
+            stride=(*own[2], *ones), dilation=(*own[3], *ones),
+        )  # fmt: skip
+        done += own[0]
+        result = reshaped(b, image, [-1, *block[:start], *counts[:start], *done])
+    # The last axes were summed first.
+    pairs = [list(range(start, min(start + 2, len(done)))) for start in range(0, len(done), 2)]
+    order = [0, *(1 + axis for pair in reversed(pairs) for axis in pair)]
+    result = b.emit("Tensor.permute", result, dims=order)
+    extents = [size for size, _, _, _ in windows]
+    return reshaped(b, result, [n, columns // product(block), *extents])
 
 
 # -- normalisation ------------------------------------------------------------------------------

@@ -219,6 +219,18 @@ def linalg_matrix_power(input, n):
     return y
 
 
+@reference("kuiper.Determinant")
+def determinant(input):
+    """The determinant, by expansion along the first row."""
+    if input.shape[-1] == 0:
+        return np.ones(input.shape[:-2], input.dtype)
+    y = np.zeros(input.shape[:-2])
+    for column in range(input.shape[-1]):
+        rest = np.delete(input[..., 1:, :], column, -1)
+        y = y + (-1) ** column * input[..., 0, column] * determinant(rest)
+    return y
+
+
 @reference("aten::linalg_vecdot")
 def vecdot(input, other, dim=-1):
     """Sums of products along an axis."""

@@ -105,7 +105,28 @@ def _roi_value(image, y, x):
     return _linear(image[None], [np.array([[y]]), np.array([[x]])])[0, :, 0]
 
 
-def _roi_align(input, boxes, output_size, spatial_scale, sampling_ratio, aligned):
+def _roi_pixels(image, y, x):
+    """Return the largest of the weighted pixels around a point; a pixel may weigh nothing."""
+    height, width = image.shape[1:]
+    found = np.zeros(len(image))
+    if not (-1 <= y <= height and -1 <= x <= width):
+        return found
+    y, x = np.clip(y, 0, height - 1), np.clip(x, 0, width - 1)
+    found = np.full(len(image), -np.inf)
+    for i, j in itertools.product((0, 1), repeat=2):
+        row, column = min(int(y) + i, height - 1), min(int(x) + j, width - 1)
+        weight = (y % 1 if i else 1 - y % 1) * (x % 1 if j else 1 - x % 1)
+        found = np.maximum(found, weight * image[:, row, column])
+    return found
+
+
+def _mean(values):
+    return np.mean(values, axis=0)
+
+
+def _roi_align(
+    input, boxes, output_size, spatial_scale, sampling_ratio, aligned, at=_roi_value, join=_mean
+):
     rows, columns = output_size
     result = np.zeros((len(boxes), input.shape[1], rows, columns))
     for k, (number, *corners) in enumerate(boxes):
@@ -118,7 +139,7 @@ def _roi_align(input, boxes, output_size, spatial_scale, sampling_ratio, aligned
         n_j = sampling_ratio if sampling_ratio > 0 else int(np.ceil(width))
         for i, j in np.ndindex(rows, columns):
             values = [
-                _roi_value(
+                at(
                     input[int(number)],
                     top + (i + (a + 0.5) / n_i) * height,
                     left + (j + (b + 0.5) / n_j) * width,
@@ -126,7 +147,7 @@ def _roi_align(input, boxes, output_size, spatial_scale, sampling_ratio, aligned
                 for a in range(n_i)
                 for b in range(n_j)
             ]
-            result[k, :, i, j] = np.mean(values, axis=0) if values else 0
+            result[k, :, i, j] = join(values) if values else 0
     return result
 
 
@@ -134,6 +155,40 @@ def _roi_align(input, boxes, output_size, spatial_scale, sampling_ratio, aligned
 def roi_align(input, boxes, *, output_size, spatial_scale, sampling_ratio, aligned):
     """Mean of the sample points in each cell of each box."""
     return _roi_align(input, boxes, output_size, spatial_scale, sampling_ratio, aligned)
+
+
+@reference("kuiper.RoiAlignMax")
+def roi_align_max(
+    input, boxes, *, output_size, spatial_scale=1.0, sampling_ratio=-1, aligned=False
+):
+    """Largest weighted pixel of the sample points in each cell of each box."""
+    return _roi_align(
+        input, boxes, output_size, spatial_scale, sampling_ratio, aligned, _roi_pixels,
+        lambda values: np.max(values, axis=0),
+    )  # fmt: skip
+
+
+@reference("kuiper.RoiMaxPool")
+def roi_max_pool(input, boxes, *, output_size, spatial_scale=1.0):
+    """Largest pixel in each cell of each box, 0 in cells outside of the image."""
+    y = np.zeros((len(boxes), input.shape[1], *output_size))
+    for k, (number, *corners) in enumerate(boxes):
+        left, top, right, bottom = (
+            np.floor(abs(c * spatial_scale) + 0.5) * np.sign(c) for c in corners
+        )
+        sizes = max(bottom - top + 1, 1), max(right - left + 1, 1)
+        for cell in np.ndindex(*output_size):
+            part = input[int(number)]
+            for axis, (i, n, size, first) in enumerate(
+                zip(cell, output_size, sizes, (top, left), strict=True)
+            ):
+                start = int(np.floor(i * size / n) + first)
+                stop = int(np.ceil((i + 1) * size / n) + first)
+                part = np.moveaxis(
+                    np.moveaxis(part, axis + 1, 0)[max(start, 0) : max(stop, 0)], 0, axis + 1
+                )
+            y[k][:, cell[0], cell[1]] = part.max((1, 2)) if part.size else 0
+    return y
 
 
 @reference("pnnx.custom_op.torchvision.roi_align")

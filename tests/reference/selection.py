@@ -109,9 +109,34 @@ def nms_as_custom_operator(*, arg_0, arg_1, arg_2):
     return nms(arg_0, arg_1, arg_2)
 
 
+@reference("kuiper.NonMaxSuppression")
+def non_max_suppression(
+    boxes, scores, limit=0, iou_threshold=0.0, score_threshold=None, centered=False
+):
+    """Rows (image, class, box) of what nms keeps of each class of each image."""
+    if centered:
+        boxes = np.concatenate(
+            [boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], -1
+        )
+    else:
+        pairs = np.sort(boxes.reshape(*boxes.shape[:-1], 2, 2), axis=-2)
+        boxes = pairs.reshape(boxes.shape)
+    rows = []
+    for image, class_ in np.ndindex(scores.shape[:2]):
+        of_class = scores[image, class_]
+        found = np.arange(len(of_class))
+        if score_threshold is not None:
+            found = found[of_class > score_threshold]
+        kept = nms(boxes[image][found], of_class[found], iou_threshold)
+        rows += [(image, class_, found[i]) for i in kept[: max(limit, 0)]]
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
 def _overlap(a, b):
     width = max(min(a[2], b[2]) - max(a[0], b[0]), 0)
     height = max(min(a[3], b[3]) - max(a[1], b[1]), 0)
+    if width * height == 0:
+        return 0
     areas = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1])
     return width * height / (areas - width * height)
 

@@ -265,3 +265,20 @@ def inverse_spectrogram(spectrogram, *, window, pad, length, normalized, oneside
         **settings,
     )
     return y[..., pad : y.shape[-1] - pad] if length is not None else y
+
+
+@reference("kuiper.MelWeightMatrix")
+def mel_weight_matrix(*, bins, dft_length, sample_rate, low, high, dtype=None):
+    """One triangle per filter: from the edge on its left up to its middle, and down again."""
+    low, high = (2595 * np.log10(1 + hertz / 700) for hertz in (low, high))
+    y = np.zeros((dft_length // 2 + 1, bins))
+    mels = low + np.arange(bins + 2) * (high - low) / (bins + 2)
+    hertz = 700 * (10 ** (mels / 2595) - 1)
+    edges = np.floor((dft_length + 1) * hertz / sample_rate).astype(int)
+    for i, (left, middle, right) in enumerate(zip(edges, edges[1:], edges[2:], strict=False)):
+        y[middle, i] = 1
+        for line in range(left, middle):
+            y[line, i] = (line - left) / (middle - left)
+        for line in range(middle, right):
+            y[line, i] = (right - line) / (right - middle)
+    return y

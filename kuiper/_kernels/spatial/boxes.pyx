@@ -12,7 +12,7 @@ ctypedef fused real:
     double
 
 
-def suppress(const real[:, ::1] boxes, double threshold):
+def suppress(const real[:, ::1] boxes, double threshold, Py_ssize_t limit=-1):
     """Return which boxes to keep.
 
     Parameters
@@ -21,6 +21,8 @@ def suppress(const real[:, ::1] boxes, double threshold):
         Corners x1, y1, x2, y2; best box first.
     threshold : float
         A box is dropped if its intersection over union with a better, kept box exceeds this.
+    limit : int
+        Keep only so many of the best boxes; -1 for all.
 
     Returns
     -------
@@ -38,6 +40,10 @@ def suppress(const real[:, ::1] boxes, double threshold):
         for i in range(count):
             if not keep[i]:
                 continue
+            if limit == 0:
+                keep[i] = False
+                continue
+            limit -= 1
             pairs += count - i
             if pairs > PAIRS_PER_CHECK:
                 pairs = 0

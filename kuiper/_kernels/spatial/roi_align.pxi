@@ -1,4 +1,4 @@
-# Means over cells of regions of interest.  Included by sample.pyx.
+# Means and maxima over cells of regions of interest.  Included by sample.pyx.
 
 cdef struct roi_t:
     const kernels_t* kernels
@@ -18,10 +18,14 @@ cdef struct roi_t:
     float scale                  # pixels per unit of the boxes
     int ratio                    # points along each axis of a cell, or <= 0: one per pixel
     bint aligned                 # pixel centres are at 0.5, 1.5, ...
+    bint maximum                 # of the weighted pixels around the points, instead of the mean
 
 
 cdef class RoiAlignStep(Step):
     """Divides regions of images into cells and averages points inside each cell.
+
+    With `maximum`, a cell has the largest of its weighted pixels: each point weighs four pixels, of
+    which some have the weight 0, and so do those of points outside of the image.
 
     Parameters
     ----------
@@ -37,11 +41,12 @@ cdef class RoiAlignStep(Step):
         Whether pixel centres are at 0.5, 1.5, ...
     scratch : TensorView
         ``4 * c`` bytes.
+    maximum : bool
     """
 
     cdef roi_t p
 
-    def __init__(self, x, boxes, y, scale, ratio, aligned, scratch):
+    def __init__(self, x, boxes, y, scale, ratio, aligned, scratch, maximum=False):
         self.p.kernels = active()
         self.p.x, self.p.boxes, self.p.y = self.ref(x), self.ref(boxes), self.ref(y)
         self.p.scratch = self.ref(scratch)
@@ -49,6 +54,7 @@ cdef class RoiAlignStep(Step):
         self.p.n_boxes, _, self.p.out_rows, self.p.out_columns = y.shape
         self.p.row_stride, self.p.ldy = x.row_stride, y.row_stride
         self.p.scale, self.p.ratio, self.p.aligned = scale, ratio, aligned
+        self.p.maximum = maximum
         self.run = roi_run
         self.params = &self.p
         self.kind = "roi_align"
@@ -96,15 +102,32 @@ cdef inline void points_inside(
             last[0] = 0 if high <= 0 else <Py_ssize_t> high
 
 
+cdef inline void grow(float* y, const pixels_t* pixels, Py_ssize_t channels) noexcept nogil:
+    """Raise values to the largest of weighted pixels; of less than four, others weigh 0."""
+    cdef int i
+    cdef Py_ssize_t c
+    for i in range(pixels.n):
+        for c in range(channels):
+            y[c] = max(y[c], pixels.weight[i] * pixels.pixel[i][c])
+    if pixels.n < 4:
+        grow_to_zero(y, channels)
+
+
+cdef inline void grow_to_zero(float* y, Py_ssize_t channels) noexcept nogil:
+    cdef Py_ssize_t c
+    for c in range(channels):
+        y[c] = max(y[c], <float> 0)
+
+
 cdef void roi_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Means of points inside the cells of boxes.
+    """Means of points inside the cells of boxes, or maxima of their weighted pixels.
 
     Layout : x (n, h, w, c), boxes (k, 5) -> y (k, oh, ow, c), any pixel strides
     Needs  : boxes in C order; a box with an invalid image index yields NaN
     Threads: over cells
-    Source : torchvision.ops.roi_align
+    Source : torchvision.ops.roi_align; onnx/reference/ops/op_roi_align.py for maxima
     """
     cdef const roi_t* p = <const roi_t*> params
     cdef const float* x = <const float*> at(slots, p.x)
@@ -140,17 +163,30 @@ cdef void roi_run(
             continue
         points_inside(top, height / n_i, p.rows, n_i, &i0, &i1)
         points_inside(left, width / n_j, p.columns, n_j, &j0, &j1)
+        if p.maximum:
+            fill(y + q * p.ldy, p.channels, -INFINITY)
+            if i1 - i0 < n_i or j1 - j0 < n_j:
+                grow_to_zero(y + q * p.ldy, p.channels)
         for i in range(i0, i1):
             roi_taps(top + (i + <float> 0.5) * height / n_i, p.rows, &row)
             if row.n == 0:
+                if p.maximum:
+                    grow_to_zero(y + q * p.ldy, p.channels)
                 continue
             for j in range(j0, j1):
                 roi_taps(left + (j + <float> 0.5) * width / n_j, p.columns, &column)
                 if column.n == 0:
+                    if p.maximum:
+                        grow_to_zero(y + q * p.ldy, p.channels)
                     continue
                 cross(image, p.columns, p.row_stride, &row, &column, 1, &pixels)
+                if p.maximum:
+                    grow(y + q * p.ldy, &pixels, p.channels)
+                    continue
                 add_up(p.kernels, &pixels, sums, p.channels)
                 for c in range(p.channels):
                     y[q * p.ldy + c] += sums[c]
+        if p.maximum:
+            continue
         for c in range(p.channels):
             y[q * p.ldy + c] /= <float> n_i * <float> n_j

@@ -6,7 +6,7 @@ position between pixels is a weighted sum of the pixels around it that lie insid
 outside are left out, not multiplied by 0, since 0 * infinity = NaN.
 """
 
-from libc.math cimport ceilf, fabsf, floorf, fmodf, isfinite, NAN, rintf
+from libc.math cimport ceilf, fabsf, floorf, fmodf, INFINITY, isfinite, NAN, rintf
 from libc.stdint cimport int32_t
 from libc.string cimport memset
 

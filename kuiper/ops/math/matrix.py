@@ -474,3 +474,28 @@ class MatrixPower(NumpyRecord[T]):
 
     def compute(self: MatrixPower[np.ndarray]) -> Any:
         return np.linalg.matrix_power(self.input, self.n)
+
+
+@record("kuiper.Determinant")
+class Determinant(NumpyRecord[T]):
+    """The determinants of square matrices.
+
+    Source: https://onnx.ai/onnx/operators/onnx__Det.html.
+
+    Raises
+    ------
+    ShapeError
+        If the input does not hold square matrices of floats or complex numbers.
+    """
+
+    batch = "last_two_axes"
+    input: T = Tensor()
+
+    def result(self: Determinant[TensorSpec]) -> TensorSpec:
+        shape, dtype = self.input.shape, self.input.dtype
+        if self.input.rank < 2 or shape[-1] != shape[-2] or dtype.kind not in "fc":
+            raise ShapeError(f"the input is {self.input}, expected square matrices of floats")
+        return TensorSpec(shape[:-2], dtype)
+
+    def compute(self: Determinant[np.ndarray]) -> Any:
+        return np.linalg.det(self.input)

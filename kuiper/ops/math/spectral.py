@@ -508,3 +508,56 @@ class InverseSpectrogram(_Spectrogram[T]):
         padded = None if self.length is None else self.length + 2 * self.pad
         y = self.signal_of(spectra, True, padded)
         return y if self.length is None else y[..., self.pad : self.pad + self.length]
+
+
+# -- filters -----------------------------------------------------------------------------------
+
+MAX_FILTERS = 1 << 23  # numbers in a matrix, which is computed while the model is loaded
+
+
+@record("kuiper.MelWeightMatrix")
+class MelWeightMatrix(NumpyRecord[T]):
+    """Triangular filters of equal width on the mel scale: (dft_length // 2 + 1, bins).
+
+    The product of spectra (..., dft_length // 2 + 1) and the matrix is a mel spectrogram.
+    Source: https://onnx.ai/onnx/operators/onnx__MelWeightMatrix.html.
+
+    Raises
+    ------
+    ShapeError
+        If the edges `low` and `high` are no range of frequencies up to half the sample rate, or
+        the matrix has more than 8 million numbers.
+    """
+
+    batch = "shared"
+    bins: int = Int(minimum=1)
+    dft_length: int = Int(minimum=1)
+    sample_rate: int = Int(minimum=1)
+    low: float = Float()
+    high: float = Float()
+    dtype: np.dtype | None = DType(None)
+
+    def result(self: MelWeightMatrix[TensorSpec]) -> TensorSpec:
+        if (self.dft_length // 2 + 1) * self.bins > MAX_FILTERS:
+            raise ShapeError(
+                f"the matrix has {self.dft_length // 2 + 1} x {self.bins} numbers, expected at "
+                f"most {MAX_FILTERS}"
+            )
+        if not 0 <= self.low <= self.high <= self.sample_rate / 2:
+            raise ShapeError(
+                f"the filters reach from {self.low:g} to {self.high:g} Hz, expected a range up to "
+                f"half the sample rate {self.sample_rate}"
+            )
+        return TensorSpec((self.dft_length // 2 + 1, self.bins), self.dtype or np.float32)
+
+    def compute(self: MelWeightMatrix[Any]) -> Any:
+        low, high = (2595 * math.log10(1 + hertz / 700) for hertz in (self.low, self.high))
+        mels = np.arange(self.bins + 2) * ((high - low) / (self.bins + 2)) + low
+        hertz = 700 * (10 ** (mels / 2595) - 1)
+        edges = np.floor((self.dft_length + 1) * hertz / self.sample_rate)
+        left, middle, right = (edges[None, i : i + self.bins] for i in range(3))
+        line = np.arange(self.dft_length // 2 + 1)[:, None]
+        rising = np.where(middle > left, (line - left) / (middle - left), line == middle)
+        falling = (right - line) / (right - middle)
+        inside = (line >= left) & (line < right) | (line == middle)
+        return np.where(inside, np.where(line > middle, falling, rising), 0)

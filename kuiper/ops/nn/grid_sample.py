@@ -12,6 +12,7 @@ from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper._kernels.spatial.sample import DeformStep, GridPlanesStep, GridSampleStep, RoiAlignStep
 from kuiper.errors import ShapeError
+from kuiper.expression import Call, Ref
 from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import reshaped
 from kuiper.ops.core.binder import Binder
@@ -19,6 +20,7 @@ from kuiper.ops.core.image import image_input, image_output
 from kuiper.ops.core.numpy_step import KernelRecord
 from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.schema import Bool, Float, Int, Ints, Known, StrArgument, Tensor, field
+from kuiper.ops.math.elementwise import write_tree
 from kuiper.ops.product.linear import product
 
 if TYPE_CHECKING:
@@ -212,6 +214,7 @@ class RoiAlign(Record[T]):
     sampling_ratio: int = Int(-1)
     aligned: bool = Bool(False)
     layout = Layout.CHANNELS_LAST
+    maximum = False  # of the pixels instead of the mean
 
     def infer(self: RoiAlign[TensorSpec]) -> TensorSpec:
         _check_floats(self.input, self.boxes)
@@ -232,7 +235,11 @@ class RoiAlign(Record[T]):
         x, boxes = b.channels_last(self.input), b.contiguous(self.boxes)
         ratio = max(self.sampling_ratio, 0)
         scratch = b.scratch(4 * x.shape[1])
-        b.step(RoiAlignStep(x, boxes, y, self.spatial_scale, ratio, self.aligned, scratch))
+        b.step(
+            RoiAlignStep(
+                x, boxes, y, self.spatial_scale, ratio, self.aligned, scratch, self.maximum
+            )
+        )
 
 
 @record("torchvision.ops.DeformConv2d")
@@ -247,7 +254,7 @@ class DeformConv2d(Record[T]):
     Raises
     ------
     ShapeError
-        If the arguments contradict the weight, the weight is computed, or a shape does not match.
+        If the arguments contradict the weight, or a shape does not match.
     """
 
     batch = NoBatchRule("rare: no known export uses it with another batch")
@@ -285,8 +292,6 @@ class DeformConv2d(Record[T]):
                 raise ShapeError(
                     f"'{name}' is {said}, but 'weight' {self.weight.shape} makes it {got}"
                 )
-        if not self.weight.is_constant or not (self.bias is None or self.bias.is_constant):
-            raise ShapeError("'weight' is computed at run time, expected a constant")
         if channels != own * self.groups or out_channels % self.groups:
             raise ShapeError(
                 f"the input has {channels} channels and 'weight' is {self.weight.shape}, which "
@@ -334,10 +339,29 @@ class DeformConv2d(Record[T]):
         )  # fmt: skip
         rows = y.with_layout((pixels, out_channels), (y.row_stride, 1))
         each = out_channels // self.groups
+        is_known = all(v is None or v.is_constant for v in (self.weight, self.bias))
+        columns = None if is_known else _columns(self, b)
+        depth = count * own
+        lines = windows.view((pixels, self.groups * depth))
         for group in range(self.groups):
-            x = windows.select(1, group).reshape((pixels, count * own))
-            panels = _panels(self, b, group * each, each)
-            b.step(linear.LinearStep(x, panels, rows.narrow(1, group * each, each)))
+            x, part = lines.narrow(1, group * depth, depth), rows.narrow(1, group * each, each)
+            if columns is None:
+                b.step(linear.LinearStep(x, _panels(self, b, group * each, each), part))
+            else:
+                product(b, x, columns.narrow(1, group * each, each), part)
+        if columns is not None and self.bias is not None:
+            add = Call("add", (Ref(0), Ref(1)))
+            write_tree(b, add, [rows, self.bias.view((1, out_channels))], rows)
+
+
+def _columns(a: DeformConv2d[TensorView], b: Binder) -> TensorView:
+    """Return computed weights as a matrix (taps * channels, out_channels), the order of windows."""
+    out_channels, own, *taps = a.weight.shape
+    count = math.prod(taps)
+    matrix = b.temporary((count, own, out_channels))
+    weight = b.contiguous(a.weight).view((out_channels, own, count))
+    b.copy(weight.permute((2, 1, 0)), matrix)
+    return matrix.view((count * own, out_channels))
 
 
 def _panels(a: DeformConv2d[Any], b: Binder, start: int, length: int) -> TensorView:

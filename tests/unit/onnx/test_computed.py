@@ -48,3 +48,21 @@ def test_margins():
     np.testing.assert_array_equal(got, np.pad(X, ((0, 3), (0, 0), (1, 2)), constant_values=7))
     got = run("Pad", p=np.array([1, 1, 0, 2, 0, 3]), opset=11, mode="reflect")
     np.testing.assert_array_equal(got, np.pad(X, ((1, 2), (1, 0), (0, 3)), mode="reflect"))
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.bool_])
+def test_extrema_of_no_element(dtype, keepdims):
+    """They are the least and the largest number; another axis leaves no element."""
+    x = np.zeros((2, 0, 4), dtype)
+    for type_, least in (("ReduceMax", True), ("ReduceMin", False)):
+        for axis, shape in ((1, (2, 1, 4)), (-2, (2, 1, 4)), (0, (1, 0, 4))):
+            got = run(type_, x, a=np.array([axis]), keepdims=keepdims)
+            axes = [] if keepdims else [axis]
+            assert got.dtype == dtype
+            assert got.shape == np.zeros(shape).squeeze(tuple(axes)).shape
+            if dtype == np.int32:
+                least_one, largest = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+            else:
+                least_one, largest = (-np.inf, np.inf) if dtype == np.float32 else (False, True)
+            assert (got == (least_one if least else largest)).all()

@@ -114,3 +114,13 @@ def test_pytorch_has_its_own_operator():
         got = loaded(X)
         expected = resize(X, axes=(2, 3), scales=(2.0, 2.0), mode=mode)
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_means_of_bytes_are_rounded_towards_zero(dtype):
+    x = (np.arange(8).reshape(1, 1, 2, 4) * 5 - (18 if dtype == np.int8 else 0)).astype(dtype)
+    known = {"roi": np.empty(0, np.float32), "s": np.float32([1, 1, 2, 2])}
+    exact = kuiper.load(single("Resize", {"x": x.astype(np.float32)}, known=known, mode="linear"))
+    got = kuiper.load(single("Resize", {"x": x}, known=known, mode="linear"))(x)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, np.trunc(exact(x.astype(np.float32))))

@@ -247,6 +247,24 @@ def test_attention(name):
     assert "F.softmax" not in types(found)
 
 
+def test_a_mask_of_zeros_is_none():
+    nodes = [
+        node("Reshape", "x cut", "h"), node("Transpose", "h", "q", perm=[0, 2, 1, 3]),
+        node("Transpose", "h", "kt", perm=[0, 2, 3, 1]), node("MatMul", "q kt", "m"),
+        node("Add", "m mask", "s"), node("Softmax", "s", "p", axis=-1), node("MatMul", "p q", "y"),
+    ]  # fmt: skip
+    results = []
+    for mask in (np.zeros((1, 1, 5, 5), np.float32), np.eye(5, dtype=np.float32)):
+        found = loaded(nodes, {"cut": KEYS["cut"], "mask": mask})
+        (layer,) = found.graph.find(type="F.scaled_dot_product_attention")
+        assert len(layer.inputs) == 3 + bool(mask.any())
+        results.append(found(X))
+    assert np.abs(results[0] - results[1]).max() > 1e-2
+    without = [n for n in nodes if b"Add" not in n]
+    without[3] = node("MatMul", "q kt", "s")
+    np.testing.assert_array_equal(loaded(without, KEYS)(X), results[0])
+
+
 def test_scores_that_are_read_elsewhere():
     nodes = [
         node("Reshape", "x cut", "h"), node("Transpose", "h", "q", perm=[0, 2, 1, 3]),
