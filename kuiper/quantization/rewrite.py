@@ -75,12 +75,15 @@ def write_bytes(
         for op in dict.fromkeys(use.operator for use in readers):
             new = quantized[operand] if op in products else floats[operand]
             _replace(graph, op, operand, new)
+    copies: dict[tuple[Operand, Quantization], Operand] = {}
     for link, own, shared in rescaled:
-        if own != shared:
-            source = floats[link.operand]
+        if own == shared:
+            continue
+        source, key = floats[link.operand], (link.operand, shared)
+        if key not in copies:
             bytes = _convert(graph, source, QUANTIZE, shared, link.operand, "rescaled_bytes")
-            rounded = _convert(graph, bytes, DEQUANTIZE, shared, link.operand, "rescaled")
-            _replace(graph, link.reader, source, rounded)
+            copies[key] = _convert(graph, bytes, DEQUANTIZE, shared, link.operand, "rescaled")
+        _replace(graph, link.reader, source, copies[key])
     for op in selection.products:
         if op.name not in weights:
             weights[op.name] = quantize_weight(op.attributes["weight"], op.label)

@@ -299,3 +299,20 @@ def test_tensors_with_nan_are_named():
     graph.operator("a").attributes["weight"] = Attribute.from_array(weight)
     with pytest.raises(kuiper.InputError):
         kuiper.quantize(kuiper.Model(graph), [X])
+
+
+def test_rescaled_bytes_are_shared():
+    graph = graph_of(
+        text(
+            conv("a", "x", "p", c=4, o=4),
+            conv("b", "p", "q", c=4, o=4),
+            "torch.cat cat 2 1 p q r dim=1",
+            "torch.cat dog 2 1 r p s dim=1",
+            conv("c", "s", "y", c=12, o=4),
+        )
+    )
+    weight = 100 * np.abs(graph.operator("b").attributes["weight"].numpy())
+    graph.operator("b").attributes["weight"] = Attribute.from_array(weight)
+    found = kuiper.quantize(kuiper.Model(graph), inputs(1, 4, 8, 8)).graph
+    assert len(found.find(QUANTIZE, "*.rescaled_bytes*")) == 1
+    assert lines_of(found).count("torch.cat p_rescaled q_rounded -> r") == 1
