@@ -123,11 +123,13 @@ PASSES = (
     Pass("optimize.fold_batch_norm:split_batch_norm", *_NORMS),
     Pass("optimize.fuse_activation"),
     Pass("optimize.fuse_residual", "pnnx.Expression"),
+    Pass("optimize.move_quantized", "kuiper.QuantizeLinear", "kuiper.DequantizeLinear"),
     Pass("optimize.fuse_quantized:eliminate_quantized", "kuiper.QuantizeLinear"),
     Pass("optimize.fuse_quantized", "kuiper.QuantizeLinear", "kuiper.DequantizeLinear"),
     Pass("optimize.fuse_gate", "pnnx.Expression"),
     Pass("optimize.fuse_expand", "nn.Conv2d", "F.conv2d"),
     Pass("optimize.fuse_elementwise"),
+    Pass("optimize.fuse_quantized_elementwise", "kuiper.QuantizeLinear", "kuiper.DequantizeLinear"),
     _ELIMINATE_DEAD,
 )
 

@@ -40,8 +40,15 @@ cdef struct step_t:
     int target             # the block of the result
     bint is_held           # whether the result remains valid for later chunks
 
+# A tensor of bytes stands for the floats (byte - zero) * factor.
+cdef struct bytes_t:
+    bint is_bytes          # else float32
+    float factor           # the scale; its inverse for a result
+    int zero
+
 cdef struct input_t:
     ref_t ref
+    bytes_t bytes
     const float* fixed     # the data of a constant array; NULL for an operand
     int varies
     int block              # the block that receives a copy of each chunk; -1: read in memory
@@ -56,6 +63,7 @@ cdef struct program_t:
     step_t* steps          # (n_steps,)
     operation_t* operations  # the links of all chains
     ref_t y                # any strides
+    bytes_t y_bytes
     Py_ssize_t y_row       # strides of the two innermost loops, in elements
     Py_ssize_t y_column
     bint is_direct         # whether the last step writes to the result's memory
@@ -92,10 +100,10 @@ cdef void elementwise_run(
     cdef Py_ssize_t stop = shard_start(p.chunks.count, shard + 1, n_shards)
     cdef float[SCRATCH_FLOATS] scratch
     cdef view_t[MAX_INPUTS] views
-    cdef (const float*)[MAX_INPUTS] before
+    cdef (const char*)[MAX_INPUTS] before
     cdef Py_ssize_t rows, columns, columns_before = -1
     cdef cursor_t cursor
-    cdef const float* data
+    cdef const char* data
     cdef const input_t* x
     cdef int i
     cdef bint is_fresh
@@ -110,10 +118,10 @@ cdef void elementwise_run(
         is_fresh = columns != columns_before
         for i in range(p.n_inputs):
             x = &p.inputs[i]
-            data = <const float*> at(slots, x.ref) if x.fixed == NULL else x.fixed
-            data += cursor.offset[i]
+            data = at(slots, x.ref) if x.fixed == NULL else <const char*> x.fixed
+            data += cursor.offset[i] * item_size(&x.bytes)
             if x.block < 0:
-                views[i].data, views[i].row, views[i].column = data, x.row, x.column
+                views[i].data, views[i].row, views[i].column = <const float*> data, x.row, x.column
             else:
                 views[i] = without_gaps(scratch + x.block * p.chunk, x.varies, columns)
                 if x.varies & ROWS or data != before[i] or columns != columns_before:
@@ -121,11 +129,14 @@ cdef void elementwise_run(
             is_fresh |= not x.varies & ROWS and data != before[i]
             before[i] = data
         columns_before = columns
-        run_chunk(
-            p, views, scratch, is_fresh, rows, columns,
-            <float*> at(slots, p.y) + cursor.offset[p.n_inputs],
-        )
+        data = at(slots, p.y)
+        data += cursor.offset[p.n_inputs] * item_size(&p.y_bytes)
+        run_chunk(p, views, scratch, is_fresh, rows, columns, <char*> data)
         advance(&p.chunks, p.n_inputs + 1, &cursor)
+
+
+cdef inline Py_ssize_t item_size(const bytes_t* bytes) noexcept nogil:
+    return 1 if bytes.is_bytes else sizeof(float)
 
 
 cdef inline view_t without_gaps(const float* data, int varies, Py_ssize_t columns) noexcept nogil:
@@ -140,15 +151,19 @@ cdef inline view_t without_gaps(const float* data, int varies, Py_ssize_t column
 
 
 cdef void gather(
-    const program_t* p, const input_t* x, const float* data,
+    const program_t* p, const input_t* x, const char* source,
     Py_ssize_t rows, Py_ssize_t columns, float* block,
 ) noexcept nogil:
     """Copy a chunk of an input densely into a block."""
+    cdef const float* data = <const float*> source
     cdef Py_ssize_t i, j
     if not x.varies & ROWS:
         rows = 1
     if not x.varies & COLUMNS:
         columns = 1
+    if x.bytes.is_bytes:
+        gather_bytes(p, x, <const uint8_t*> source, rows, columns, block)
+        return
     if x.row == 1 and x.column > 1:
         p.kernels.b32_transpose(data, x.column, block, columns, columns, rows)
         return
@@ -157,9 +172,32 @@ cdef void gather(
             block[i * columns + j] = data[i * x.row + j * x.column]
 
 
+cdef void gather_bytes(
+    const program_t* p, const input_t* x, const uint8_t* data,
+    Py_ssize_t rows, Py_ssize_t columns, float* block,
+) noexcept nogil:
+    """Widen a chunk of bytes into a block of floats."""
+    cdef uint8_t[MAX_CHUNK] dense
+    cdef Py_ssize_t i, j
+    if columns == 1 or x.column == 1:
+        if rows == 1 or (x.row == columns and columns > 1) or (x.row == 1 and columns == 1):
+            columns *= rows
+            rows = 1
+        if rows == 1 or columns >= SHORT_ROW:
+            for i in range(rows):
+                p.kernels.u8_to_f32(
+                    columns, data + i * x.row, block + i * columns, x.bytes.factor, x.bytes.zero
+                )
+            return
+    for i in range(rows):
+        for j in range(columns):
+            dense[i * columns + j] = data[i * x.row + j * x.column]
+    p.kernels.u8_to_f32(rows * columns, dense, block, x.bytes.factor, x.bytes.zero)
+
+
 cdef void run_chunk(
     const program_t* p, const view_t* views, float* scratch, bint is_fresh,
-    Py_ssize_t rows, Py_ssize_t columns, float* y,
+    Py_ssize_t rows, Py_ssize_t columns, char* y,
 ) noexcept nogil:
     """Run the steps over one chunk; recompute held results only if `is_fresh`."""
     cdef const step_t* step = NULL
@@ -177,7 +215,7 @@ cdef void run_chunk(
                     1 if step.varies == NOTHING else columns, target, columns,
                 )
         elif i == last and p.is_direct:
-            run_step(p, step, views, scratch, columns, False, rows, columns, y, p.y_row)
+            run_step(p, step, views, scratch, columns, False, rows, columns, <float*> y, p.y_row)
         elif step.varies == BOTH:
             run_step(p, step, views, scratch, columns, False, rows, columns, target, columns)
         elif step.varies == ROWS:
@@ -189,7 +227,10 @@ cdef void run_chunk(
             run_step(p, step, views, scratch, columns, False, 1, 1, target, 1)
     if not p.is_direct:
         result = without_gaps(target, step.varies, columns)
-        scatter(result, rows, columns, y, p.y_row, p.y_column)
+        if p.y_bytes.is_bytes:
+            scatter_bytes(p, result, rows, columns, <uint8_t*> y)
+        else:
+            scatter(result, rows, columns, <float*> y, p.y_row, p.y_column)
 
 
 cdef inline view_t view_of(
@@ -273,3 +314,26 @@ cdef void scatter(
     for i in range(rows):
         for j in range(columns):
             y[i * y_row + j * y_column] = x.data[i * x.row + j * x.column]
+
+
+cdef void scatter_bytes(
+    const program_t* p, view_t x, Py_ssize_t rows, Py_ssize_t columns, uint8_t* y
+) noexcept nogil:
+    """Narrow a value to bytes, and broadcast it to a chunk of the result."""
+    cdef uint8_t[MAX_CHUNK] dense
+    cdef Py_ssize_t i, j
+    cdef Py_ssize_t x_rows = rows if x.row else 1, x_columns = columns if x.column else 1
+    if x.row and x.column and p.y_column == 1:
+        if p.y_row == columns:
+            p.kernels.f32_to_u8(rows * columns, x.data, y, p.y_bytes.factor, p.y_bytes.zero)
+            return
+        if columns >= SHORT_ROW:
+            for i in range(rows):
+                p.kernels.f32_to_u8(
+                    columns, x.data + i * x.row, y + i * p.y_row, p.y_bytes.factor, p.y_bytes.zero
+                )
+            return
+    p.kernels.f32_to_u8(x_rows * x_columns, x.data, dense, p.y_bytes.factor, p.y_bytes.zero)
+    for i in range(rows):
+        for j in range(columns):
+            y[i * p.y_row + j * p.y_column] = dense[i * x.row + j * x.column]

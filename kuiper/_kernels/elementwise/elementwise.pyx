@@ -15,7 +15,7 @@ such values are repeated to the size of a chunk, so that loops over full tensors
 
 from cpython.buffer cimport PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
 from cython.parallel cimport prange
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint8_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
 from kuiper._kernels.data.strided cimport (
@@ -85,6 +85,9 @@ cdef class ElementwiseStep(Step):
         constant; the step keeps a reference to it.
     output : TensorView
         Of the program's shape.  It overlaps no input, except one with the same address and strides.
+    scales : sequence of ((float, int) or None), optional
+        A scale and a zero point for each input, then for the output, that is bytes; None for one
+        of float32.  Bytes become floats as a chunk is loaded or stored.
 
     Raises
     ------
@@ -94,7 +97,7 @@ cdef class ElementwiseStep(Step):
 
     cdef program_t p
 
-    def __init__(self, program, inputs, output):
+    def __init__(self, program, inputs, output, scales=None):
         if len(inputs) > MAX_INPUTS:
             raise KuiperError(f"a program reads {len(inputs)} tensors, at most {MAX_INPUTS} can be")
         self.p.kernels = active()
@@ -107,6 +110,8 @@ cdef class ElementwiseStep(Step):
             3 * len(program.instructions), sizeof(operation_t)
         )
         self.keep = []
+        if scales is not None:
+            self._set_scales(scales)
         strides = [self._place(i, value, program.shape) for i, value in enumerate(inputs)]
         self.p.y = self.ref(output)
         outer = self._arrange(program.shape, output.strides, strides)
@@ -120,17 +125,31 @@ cdef class ElementwiseStep(Step):
         self._cut(outer, SCRATCH_FLOATS // max(n_blocks, 1), is_transposed)
         self.run = elementwise_run
         self.params = &self.p
-        self.kind = "elementwise"
+        self.kind = "elementwise" if scales is None else "quantized_elementwise"
         size = output.size
         cost = sum(COSTS[i.name] for i in program.instructions)
         self.max_shards = max(1, min(self.p.chunks.count, <Py_ssize_t> (size * cost) // SHARD_COST))
         self.flops = float(size * len(program.instructions))
         self.bytes = 4.0 * (size + sum(value.size for value in inputs))
+        if scales is not None:
+            self.bytes = float(output.n_bytes + sum(value.n_bytes for value in inputs))
 
     def __dealloc__(self):
         free(self.p.inputs)
         free(self.p.steps)
         free(self.p.operations)
+
+    cdef _set_scales(self, scales):
+        """Record the scales and zero points of inputs and output."""
+        cdef int i
+        cdef bytes_t* target
+        for i, found in enumerate(scales):
+            if found is not None:
+                is_result = i == self.p.n_inputs
+                target = &self.p.y_bytes if is_result else &self.p.inputs[i].bytes
+                scale, target.zero = found
+                target.is_bytes = True
+                target.factor = np.float32(1) / np.float32(scale) if is_result else scale
 
     cdef _place(self, int i, value, shape):
         """Record the location of input `i`, and return its strides broadcast to `shape`."""
@@ -185,7 +204,11 @@ cdef class ElementwiseStep(Step):
         for i in range(self.p.n_inputs):
             x = &self.p.inputs[i]
             x.block = -1
-            if is_short and x.varies & ROWS and x.row != self.p.n_columns * x.column:
+            if x.bytes.is_bytes:
+                x.block = n_blocks
+                if is_short and x.varies & ROWS:
+                    x.varies = BOTH
+            elif is_short and x.varies & ROWS and x.row != self.p.n_columns * x.column:
                 x.varies = BOTH
                 x.block = n_blocks
             elif x.column not in (0, 1) or (x.varies == ROWS and x.row != 1):
@@ -316,6 +339,7 @@ cdef class ElementwiseStep(Step):
         """Tell whether a step can write to the result's memory directly."""
         return (
             self.p.y_column == 1
+            and not self.p.y_bytes.is_bytes
             and (varies & COLUMNS != 0 or self.p.n_columns == 1)
             and (varies & ROWS != 0 or self.p.n_rows == 1)
         )

@@ -1,4 +1,4 @@
-"""Floats as bytes of one scale and zero point, and back.
+"""Floats as bytes of one scale and zero point, and back; functions of bytes as tables.
 
 The loops are those of a copy (data/loops.py).  A block that is contiguous in source and target is
 converted directly; any other passes through a buffer of floats in the L1 cache, transposed on the
@@ -6,7 +6,7 @@ way if that is what the strides ask for, so that the conversion itself always ru
 memory.
 """
 
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uintptr_t
 
 from kuiper._kernels.data.strided cimport advance, cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
@@ -27,8 +27,15 @@ ctypedef fused item_t:
     uint8_t
     float
 
+# What becomes of the elements.
+cdef enum conversion_t:
+    TO_BYTES
+    TO_FLOATS
+    BY_TABLE
+
 cdef struct convert_t:
     const kernels_t* kernels
+    const uint8_t* table        # (256,), of BY_TABLE
     ref_t x
     ref_t y
     float factor                # the scale, or its inverse if y is bytes
@@ -108,8 +115,23 @@ cdef inline void block_to_floats(
         scatter(p, &floats[0], y, n_a, n_b)
 
 
-cdef void convert_run(
-    bint to_bytes, const convert_t* p, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
+cdef inline void block_by_table(
+    const convert_t* p, const uint8_t* x, uint8_t* y, Py_ssize_t n_a, Py_ssize_t n_b
+) noexcept nogil:
+    cdef uint8_t[BLOCK] bytes
+    cdef Py_ssize_t b
+    if p.is_direct:
+        for b in range(n_b):
+            p.kernels.u8_lookup(n_a, x + b * p.xb, y + b * p.yb, p.table)
+        return
+    gather(p, x, &bytes[0], n_a, n_b)
+    p.kernels.u8_lookup(n_a * n_b, bytes, bytes, p.table)
+    scatter(p, &bytes[0], y, n_a, n_b)
+
+
+cdef inline void convert_run(
+    conversion_t conversion, const convert_t* p, char* const* slots, Py_ssize_t shard,
+    Py_ssize_t n_shards,
 ) noexcept nogil:
     cdef Py_ssize_t block = shard_start(p.around.count, shard, n_shards)
     cdef Py_ssize_t stop = shard_start(p.around.count, shard + 1, n_shards), n_a, n_b, _i
@@ -123,13 +145,17 @@ cdef void convert_run(
     for _i in range(block, stop):
         n_a = min(p.step_a, p.n_a - cursor.index[last] * p.step_a)
         n_b = min(p.step_b, p.n_b - cursor.index[last - 1] * p.step_b)
-        if to_bytes:
+        if conversion == TO_BYTES:
             block_to_bytes(
                 p, <const float*> x + cursor.offset[0], <uint8_t*> y + cursor.offset[1], n_a, n_b
             )
-        else:
+        elif conversion == TO_FLOATS:
             block_to_floats(
                 p, <const uint8_t*> x + cursor.offset[0], <float*> y + cursor.offset[1], n_a, n_b
+            )
+        else:
+            block_by_table(
+                p, <const uint8_t*> x + cursor.offset[0], <uint8_t*> y + cursor.offset[1], n_a, n_b
             )
         advance(&p.around, 2, &cursor)
 
@@ -144,7 +170,7 @@ cdef void quantize_run(
     Threads: over blocks of up to 4096 elements; no shared writes
     Source : ONNX's QuantizeLinear, with a product by the inverse instead of a quotient
     """
-    convert_run(True, <const convert_t*> params, slots, shard, n_shards)
+    convert_run(TO_BYTES, <const convert_t*> params, slots, shard, n_shards)
 
 
 cdef void dequantize_run(
@@ -157,16 +183,30 @@ cdef void dequantize_run(
     Threads: over blocks of up to 4096 elements; no shared writes
     Source : ONNX's DequantizeLinear
     """
-    convert_run(False, <const convert_t*> params, slots, shard, n_shards)
+    convert_run(TO_FLOATS, <const convert_t*> params, slots, shard, n_shards)
+
+
+cdef void lookup_run(
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
+) noexcept nogil:
+    """Replace each byte by its entry in a table.
+
+    Layout : x, y any strides
+    Needs  : x and y do not overlap, or are the same; no stride of y is 0
+    Threads: over blocks of up to 4096 elements; no shared writes
+    Source : none; a function of one byte has 256 values
+    """
+    convert_run(BY_TABLE, <const convert_t*> params, slots, shard, n_shards)
 
 
 cdef class _ConvertStep(Step):
     cdef convert_t p
+    cdef object loops_memory
 
-    def __init__(self, x, y, scale, int zero):
+    def __init__(self, x, y, factor=1, int zero=0):
         self.p.kernels = active()
         self.p.x, self.p.y = self.ref(x), self.ref(y)
-        self.p.factor, self.p.zero = scale, zero
+        self.p.factor, self.p.zero = factor, zero
         self.params = &self.p
         self.bytes = float(x.n_bytes + y.n_bytes)
         self._arrange(copy_loops(y.shape, x.strides, y.strides, ITEM))
@@ -181,7 +221,7 @@ cdef class _ConvertStep(Step):
         self.p.step_a, self.p.step_b = loops.step_a, loops.step_b
         assert loops.step_a * loops.step_b <= BLOCK
         around = [(loop.extent, (loop.x // ITEM, loop.y // ITEM)) for loop in loops.around]
-        self.keep = fill_strided(&self.p.around, around, 2)
+        self.loops_memory = fill_strided(&self.p.around, around, 2)
 
 
 cdef class QuantizeStep(_ConvertStep):
@@ -223,3 +263,23 @@ cdef class DequantizeStep(_ConvertStep):
         _ConvertStep.__init__(self, x, y, np.float32(scale), zero)
         self.run = dequantize_run
         self.kind = "dequantize"
+
+
+cdef class LookupStep(_ConvertStep):
+    """A function of bytes: ``table[x]``.
+
+    Parameters
+    ----------
+    x : TensorView, uint8
+        Any strides.
+    y : TensorView, uint8
+        Of the same shape, with positive strides; it does not overlap `x`, or is `x`.
+    table : numpy.ndarray, shape (256,), uint8
+    """
+
+    def __init__(self, x, y, table):
+        _ConvertStep.__init__(self, x, y)
+        self.keep = np.ascontiguousarray(table)
+        self.p.table = <const uint8_t*> <uintptr_t> self.keep.ctypes.data
+        self.run = lookup_run
+        self.kind = "lookup"

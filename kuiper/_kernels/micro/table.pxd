@@ -29,6 +29,13 @@ ctypedef void (*pool_fn)(
     Py_ssize_t channels, float divisor,
 ) noexcept nogil
 
+# The maximum of bytes; 0 of a window without pixels.
+ctypedef void (*u8_pool_fn)(
+    const uint8_t* x, Py_ssize_t x_step, const Py_ssize_t* rows, Py_ssize_t n_rows,
+    Py_ssize_t n_columns, Py_ssize_t column, uint8_t* y, Py_ssize_t y_step, Py_ssize_t count,
+    Py_ssize_t channels,
+) noexcept nogil
+
 # The maximum of one window and its index in the image, row_index[r] + k * index_step; the first of
 # equal maxima, the last of NaNs.
 ctypedef void (*pool_argmax_fn)(
@@ -262,6 +269,11 @@ ctypedef void (*f32_to_u8_fn)(
 ) noexcept nogil
 ctypedef void (*u8_to_f32_fn)(
     Py_ssize_t n, const uint8_t* x, float* y, float scale, int zero
+) noexcept nogil
+
+# y[i] = table[x[i]] for i < n; table (256,).  y may be x.
+ctypedef void (*u8_lookup_fn)(
+    Py_ssize_t n, const uint8_t* x, uint8_t* y, const uint8_t* table
 ) noexcept nogil
 
 # f32_gemm[1] for one tap and ROW_PANELS panels `stride` floats apart, without residual or bounds:
@@ -529,6 +541,8 @@ ctypedef struct kernels_t:
     # tensors of bytes
     f32_to_u8_fn f32_to_u8
     u8_to_f32_fn u8_to_f32
+    u8_lookup_fn u8_lookup
+    u8_pool_fn u8_pool_max
     strassen_sums_fn f32_strassen_sums
     tile_sum_fn f32_tile_sum
     # depthwise convolution: f32_dwconv[m] handles m pixels, 1 <= m <= dw_m

@@ -7,7 +7,7 @@ Consecutive outputs with equal windows form a run, which one micro-kernel call c
 
 import numpy as np
 
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t, uint8_t, uintptr_t
 
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
@@ -57,7 +57,9 @@ cdef class PoolStep(Step):
     Parameters
     ----------
     x : TensorView, shape (n, c, d * h, w), channels-last
+        float32, or uint8 for maxima without indices.
     y : TensorView, shape (n, c, od * oh, ow), channels-last
+        Of the dtype of x.
     windows : sequence of Windows
         Of the axes d, h and w.
     kind : str
@@ -73,7 +75,10 @@ cdef class PoolStep(Step):
     cdef pool_t p
 
     def __init__(self, x, y, windows, kind, scratch, indices=None, divisor=0):
-        cdef Py_ssize_t rows, vectors, unit, blocks
+        cdef Py_ssize_t rows, vectors, unit, blocks, lanes = active().lanes
+        cdef bint of_bytes = x.dtype == np.uint8
+        if of_bytes:
+            lanes *= 4
         self.p.kernels = active()
         self.p.window = active().f32_pool_max if kind == "max" else active().f32_pool_mean
         self.p.x, self.p.y = self.ref(x), self.ref(y)
@@ -88,18 +93,20 @@ cdef class PoolStep(Step):
         fill_axis(&self.p.width, width)
         self.keep = tuple(windows)
         rows = self.p.batch * self.p.depth.y_extent * self.p.height.y_extent
-        vectors = ceil_div(self.p.channels, active().lanes)
+        vectors = ceil_div(self.p.channels, lanes)
         # Multiples of four vectors if there are enough; the micro-kernel is fastest on them.
         unit = 4 if vectors >= 8 else 1
         blocks = 1 if rows >= ROWS_ENOUGH else ceil_div(ROWS_ENOUGH, max(rows, 1))
-        self.p.block = active().lanes * unit * max(1, ceil_div(vectors, unit * blocks))
+        self.p.block = lanes * unit * max(1, ceil_div(vectors, unit * blocks))
         # A remainder of less than a vector joins the previous block, which covers it with a whole
         # vector.  Alone it would be summed in another order, and blocks depend on the batch.
         self.p.n_blocks = self.p.channels // self.p.block
-        if self.p.n_blocks == 0 or self.p.channels % self.p.block >= active().lanes:
+        if self.p.n_blocks == 0 or self.p.channels % self.p.block >= lanes:
             self.p.n_blocks += 1
         self.params = &self.p
-        if indices is None:
+        if of_bytes:
+            self.run = pool_bytes_run
+        elif indices is None:
             self.run = pool_run
         else:
             self.p.indices, self.p.ld_indices = self.ref(indices), indices.row_stride
@@ -123,8 +130,8 @@ cdef int fill_axis(axis_t* axis, windows) except -1:
 
 # A work item: a row of output pixels in a block of channels.
 cdef struct pool_window_t:
-    const float* x          # (d, h, w, ldx), first channel of the block
-    float* y                # (ow, ldy)
+    Py_ssize_t x            # offset of (d, h, w, ldx), first channel of the block, in elements
+    Py_ssize_t y            # offset of (ow, ldy), in elements
     Py_ssize_t pixel        # index of the first pixel of the row in y
     Py_ssize_t first        # channel
     Py_ssize_t channels
@@ -133,7 +140,7 @@ cdef struct pool_window_t:
 
 
 cdef inline pool_window_t window_rows(
-    const pool_t* p, char* const* slots, Py_ssize_t item, Py_ssize_t* rows, int* first_pixels
+    const pool_t* p, Py_ssize_t item, Py_ssize_t* rows, int* first_pixels
 ) noexcept nogil:
     """Locate a work item.
 
@@ -148,9 +155,8 @@ cdef inline pool_window_t window_rows(
     w.first = block * p.block
     w.channels = p.channels - w.first if block == p.n_blocks - 1 else p.block
     w.pixel = row * p.width.y_extent
-    w.x = <const float*> at(slots, p.x) + w.first
-    w.x += n * p.depth.x_extent * p.height.x_extent * p.width.x_extent * p.ldx
-    w.y = <float*> at(slots, p.y) + w.pixel * p.ldy + w.first
+    w.x = n * p.depth.x_extent * p.height.x_extent * p.width.x_extent * p.ldx + w.first
+    w.y = w.pixel * p.ldy + w.first
     w.n_rows = 0
     for i in range(p.depth.count[d]):
         for j in range(p.height.count[h]):
@@ -177,19 +183,51 @@ cdef void pool_run(
     cdef const pool_t* p = <const pool_t*> params
     cdef Py_ssize_t items = p.batch * p.depth.y_extent * p.height.y_extent * p.n_blocks
     cdef Py_ssize_t* rows = <Py_ssize_t*> at(slots, p.scratch)
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef float* y = <float*> at(slots, p.y)
     cdef Py_ssize_t item, i, step
     cdef float divisor
     cdef pool_window_t w
     for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
-        w = window_rows(p, slots, item, rows, NULL)
+        w = window_rows(p, item, rows, NULL)
         i = 0
         while i < p.width.y_extent:
             step = p.width.start[i + 1] - p.width.start[i] if p.width.run[i] > 1 else 0
             divisor = p.divisor if p.divisor != 0 else <float> (w.divisor * p.width.divisor[i])
             p.window(
-                w.x + p.width.start[i] * p.ldx, step * p.ldx, rows, w.n_rows,
+                x + w.x + p.width.start[i] * p.ldx, step * p.ldx, rows, w.n_rows,
                 p.width.count[i], p.width.dilation * p.ldx,
-                w.y + i * p.ldy, p.ldy, p.width.run[i], w.channels, divisor,
+                y + w.y + i * p.ldy, p.ldy, p.width.run[i], w.channels, divisor,
+            )
+            i += p.width.run[i]
+
+
+cdef void pool_bytes_run(
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
+) noexcept nogil:
+    """Maximum of bytes over each window.
+
+    Layout : x (n, d, h, w, c), y (n, od, oh, ow, c), any pixel strides
+    Needs  : windows inside x
+    Threads: over rows of y x blocks of channels; no shared writes
+    Source : torch.nn.MaxPool2d of a quantized tensor; padding is the smallest byte
+    """
+    cdef const pool_t* p = <const pool_t*> params
+    cdef Py_ssize_t items = p.batch * p.depth.y_extent * p.height.y_extent * p.n_blocks
+    cdef Py_ssize_t* rows = <Py_ssize_t*> at(slots, p.scratch)
+    cdef const uint8_t* x = <const uint8_t*> at(slots, p.x)
+    cdef uint8_t* y = <uint8_t*> at(slots, p.y)
+    cdef Py_ssize_t item, i, step
+    cdef pool_window_t w
+    for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
+        w = window_rows(p, item, rows, NULL)
+        i = 0
+        while i < p.width.y_extent:
+            step = p.width.start[i + 1] - p.width.start[i] if p.width.run[i] > 1 else 0
+            p.kernels.u8_pool_max(
+                x + w.x + p.width.start[i] * p.ldx, step * p.ldx, rows, w.n_rows,
+                p.width.count[i], p.width.dilation * p.ldx,
+                y + w.y + i * p.ldy, p.ldy, p.width.run[i], w.channels,
             )
             i += p.width.run[i]
 
@@ -208,19 +246,21 @@ cdef void pool_argmax_run(
     cdef Py_ssize_t items = p.batch * p.depth.y_extent * p.height.y_extent * p.n_blocks
     cdef Py_ssize_t* rows = <Py_ssize_t*> at(slots, p.scratch)
     cdef int* pixels = <int*> (rows + p.max_rows)
+    cdef const float* x = <const float*> at(slots, p.x)
+    cdef float* y = <float*> at(slots, p.y)
     cdef int64_t* indices = <int64_t*> at(slots, p.indices)
     cdef Py_ssize_t item, i, j
     cdef pool_window_t w
     for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
-        w = window_rows(p, slots, item, rows, pixels)
+        w = window_rows(p, item, rows, pixels)
         for i in range(p.width.y_extent):
             # Move the first pixel of each window row to this window.
             for j in range(w.n_rows):
                 pixels[j] += <int> (p.width.start[i] - (p.width.start[i - 1] if i > 0 else 0))
             p.kernels.f32_pool_argmax(
-                w.x + p.width.start[i] * p.ldx, rows, w.n_rows, p.width.count[i],
+                x + w.x + p.width.start[i] * p.ldx, rows, w.n_rows, p.width.count[i],
                 p.width.dilation * p.ldx, w.channels, pixels, <int> p.width.dilation,
-                w.y + i * p.ldy,
+                y + w.y + i * p.ldy,
                 indices + (w.pixel + i) * p.ld_indices + w.first,
             )
 

@@ -19,6 +19,7 @@ MODULES = {
     "math.elementwise": "pnnx.Expression",
     "math.matrix": "Tensor.addmm Tensor.baddbmm aten::_grouped_mm aten::addbmm aten::addmv aten::addr aten::kron aten::linalg_matrix_norm aten::linalg_matrix_power aten::linalg_norm aten::linalg_vander aten::linalg_vector_norm aten::renorm kuiper.Determinant torch.addmm torch.baddbmm",
     "math.quantized": "aten::dequantize aten::fake_quantize_per_channel_affine aten::fake_quantize_per_tensor_affine aten::fused_moving_avg_obs_fake_quant aten::quantize_per_tensor kuiper.DequantizeLinear kuiper.QuantizeLinear nn.quantized.DeQuantize nn.quantized.Quantize torch.dequantize torch.quantize_per_tensor",
+    "math.quantized_expression": "kuiper.QuantizedExpression",
     "math.reduce": "torch.amax torch.amin torch.argmax torch.argmin torch.logsumexp torch.max torch.mean torch.min torch.norm torch.prod torch.std torch.sum torch.var",
     "math.scan": "aten::cummax aten::cummin aten::cumulative_trapezoid aten::diff aten::logcumsumexp aten::trapezoid aten::trapz torch.cumprod torch.cumsum",
     "math.sorting": "aten::argsort aten::bucketize aten::histc aten::kthvalue aten::median aten::mode aten::msort aten::nanmedian aten::nanquantile aten::quantile aten::searchsorted aten::sort torch.topk",

@@ -33,7 +33,16 @@ if TYPE_CHECKING:
     from kuiper.ir import Operator
     from kuiper.ops.core.batch import TracedCall
 
-__all__ = ["Expression", "Formula", "bind_tree", "computed", "write_tree"]
+__all__ = [
+    "Expression",
+    "Formula",
+    "bind_tree",
+    "computed",
+    "output_like",
+    "sources_of",
+    "static_or_spec",
+    "write_tree",
+]
 
 
 class _ExpressionText(Argument):
@@ -100,7 +109,7 @@ def _check_constants(tree: Node) -> None:
         tree.transform(visit)
 
 
-def _static_or_spec(value: Any) -> Any:
+def static_or_spec(value: Any) -> Any:
     """Return an operand for `fold`: static values and scalars bare, other tensors unchanged."""
     if isinstance(value, StaticValue):
         return value.value
@@ -113,7 +122,7 @@ def _static_or_spec(value: Any) -> Any:
 
 def _fold(a: Expression[Any]) -> Any:
     try:
-        return fold(_tree(a), [_static_or_spec(v) for v in a.operands])
+        return fold(_tree(a), [static_or_spec(v) for v in a.operands])
     except ExpressionError as error:
         raise ShapeError(str(error)) from error.__cause__
 
@@ -228,7 +237,7 @@ def write_tree(b: Binder, tree: Node, operands: Sequence[TensorView], y: TensorV
     References in the tree number the operands, which broadcast to the shape of `y`.
     """
     program = fold(tree, list(operands))
-    _add_step(b, program, _sources(b, program.sources, operands), y)
+    _add_step(b, program, sources_of(b, program.sources, operands), y)
 
 
 def computed(b: Binder, tree: Node, operands: Sequence[TensorView]) -> TensorView:
@@ -238,22 +247,27 @@ def computed(b: Binder, tree: Node, operands: Sequence[TensorView]) -> TensorVie
     return y
 
 
-def _sources(b: Binder, sources: Any, operands: Any) -> list[TensorView]:
+def sources_of(b: Binder, sources: Any, operands: Any) -> list[TensorView]:
+    """Return the inputs of a program."""
     return [operands[s] if isinstance(s, int) else b.constant(s) for s in sources]
 
 
 def _bind_program(b: Binder, program: ElementwiseProgram, operands: Any) -> None:
-    inputs = _sources(b, program.sources, operands)
-    whole = [v for v in inputs if v.shape == program.shape]
+    inputs = sources_of(b, program.sources, operands)
+    _add_step(b, program, inputs, output_like(b, inputs, program.shape))
+
+
+def output_like(b: Binder, inputs: Sequence[TensorView], shape: tuple[int, ...]) -> TensorView:
+    """Return the memory for the output of an elementwise operator."""
+    whole = [v for v in inputs if v.shape == shape]
     # The result takes the layout of an operand of its shape, so channels-last survives.
     like = next((v for v in whole if not v.is_contiguous), whole[0] if whole else None)
     if like is None:
         images = [v for v in inputs if v.rank == 4 and v.is_channels_last and not v.is_contiguous]
-        layout = Layout.CHANNELS_LAST if images and len(program.shape) == 4 else Layout.CONTIGUOUS
-        y = b.output(layout=layout)
-    else:
-        y = b.output(layout=like, reuse=_first_dying(whole))
-    _add_step(b, program, inputs, y)
+        return b.output(
+            layout=Layout.CHANNELS_LAST if images and len(shape) == 4 else Layout.CONTIGUOUS
+        )
+    return b.output(layout=like, reuse=_first_dying(whole, b.output_spec().dtype))
 
 
 def _add_step(
@@ -265,15 +279,16 @@ def _add_step(
     b.step(ElementwiseStep(program, [v.expand(y.shape) for v in inputs], y))
 
 
-def _first_dying(values: Sequence[TensorView]) -> TensorView | None:
+def _first_dying(values: Sequence[TensorView], dtype: np.dtype) -> TensorView | None:
     """Return an operand whose memory the result may reuse, if the planner allows it."""
-    return next((v for v in values if v.buffer.kind == BufferKind.ARENA), None)
+    arena = BufferKind.ARENA
+    return next((v for v in values if v.buffer.kind == arena and v.dtype == dtype), None)
 
 
 def _bind_deferred(b: Binder, result: Deferred, operands: Any) -> None:
     from kuiper.ops.core.typed import typed_program
 
-    inputs = _sources(b, result.sources, operands)
+    inputs = sources_of(b, result.sources, operands)
     program = typed_program(b, result.tree, inputs)
     if program is not None:
         program.finish()

@@ -45,9 +45,10 @@ class _Pool(Record[T]):
         """Return the windows along d, h and w."""
         raise NotImplementedError
 
-    def _spec(self: _Pool[Any]) -> TensorSpec:
+    def _spec(self: _Pool[Any], bytes_too: bool = False) -> TensorSpec:
         check_image(self.input, self.spatial)
-        require_floats(self.input)
+        if not (bytes_too and self.input.dtype == np.uint8):
+            require_floats(self.input)
         lead = self.input.shape[: self.input.rank - self.spatial]
         extents = [len(axis) for axis in self._windows()]
         spec = TensorSpec((*lead, *extents[3 - self.spatial :]), self.input.dtype)
@@ -63,7 +64,7 @@ class _Pool(Record[T]):
             for index in range(1 + with_indices):
                 b.output(index)
             return
-        if self.input.dtype != np.float32:
+        if self.input.dtype not in (np.float32, np.uint8):
             outputs = [b.output(index) for index in range(1 + with_indices)]
             options = windows, self.spatial, kind, divisor, with_indices
             b.python(lambda x: _pool_array(x, *options), [self.input], outputs)
@@ -161,7 +162,7 @@ class _FixedPool(_Pool[T]):
 
 
 class MaxPool(_FixedPool[T]):
-    """The maximum of each window; the padding counts as -infinity.
+    """The maximum of each window; the padding counts as -infinity, and as 0 for bytes.
 
     ``y[n, c, i, j] = max over u, v of x[n, c, i * s + u * d - p, j * s + v * d - p]``
 
@@ -171,7 +172,8 @@ class MaxPool(_FixedPool[T]):
     Raises
     ------
     ShapeError
-        If the input is no float image, a window does not fit, or `padding` exceeds half the kernel.
+        If the input is no image of floats, or of bytes (without indices), a window does not fit, or
+        `padding` exceeds half the kernel.
     """
 
     input: T = Tensor()
@@ -183,8 +185,9 @@ class MaxPool(_FixedPool[T]):
     return_indices: bool = Bool(False)
 
     def infer(self: MaxPool[TensorSpec]) -> Any:
-        spec = self._spec()
-        return _with_indices(self, spec) if self.n_outputs > 1 else spec
+        with_indices = self.n_outputs > 1
+        spec = self._spec(bytes_too=not with_indices)
+        return _with_indices(self, spec) if with_indices else spec
 
     def bind(self: MaxPool[TensorView], b: Binder) -> None:
         self._bind(b, "max", with_indices=self.n_outputs > 1)

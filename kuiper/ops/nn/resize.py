@@ -90,6 +90,8 @@ class Interpolate(Record[T]):
             for extent, out, scale in zip(self.input.shape[2:], extents, scales, strict=True)
         ]
         if self.input.dtype != np.float32:
+            if self.input.rank == 4 and _repeat_pixels(self.input, b, taps):
+                return
             by_axis = dict(enumerate(taps, start=2))
             b.python(lambda x: resize_array(x, by_axis), [self.input], [b.output()])
             return
@@ -323,6 +325,25 @@ def bind_taps(x: TensorView, b: Binder, taps: Sequence[Taps]) -> None:
         y = b.output().view((count, 1, len(rows), len(columns)))
     scratch = b.scratch(resampling.scratch_bytes(rows, columns, x.shape[1]))
     b.step(ResizeStep(x, y, rows, columns, scratch))
+
+
+def _repeat_pixels(x: TensorView, b: Binder, taps: Sequence[Taps]) -> bool:
+    """Bind the output to a copy, if the taps repeat each pixel the same number of times."""
+    n, c, *extents = x.shape
+    factors = [len(axis) // extent for axis, extent in zip(taps, extents, strict=True)]
+    for axis, extent, factor in zip(taps, extents, factors, strict=True):
+        if axis.count != 1 or len(axis) != extent * factor:
+            return False
+        if not np.array_equal(axis.indices.reshape(-1), np.arange(len(axis)) // max(factor, 1)):
+            return False
+    (height, width), (down, across) = extents, factors
+    y = b.output(layout=x)
+    shape = n, c, height, down, width, across
+    batch, channel, row, column = y.strides
+    target = y.with_layout(shape, (batch, channel, row * down, row, column * across, column))
+    batch, channel, row, column = x.strides
+    b.copy(x.with_layout(shape, (batch, channel, row, 0, column, 0)), target)
+    return True
 
 
 def _bind_area(a: Interpolate[TensorView], b: Binder, extents: Sequence[int]) -> None:

@@ -22,7 +22,7 @@ from kuiper.ops.math.elementwise import Formula
 from kuiper.ops.nn.activation import activation_tree
 from kuiper.passes.optimize.match import arguments_of, is_float32, same_shape
 
-__all__ = ["fuse_elementwise"]
+__all__ = ["expression_of", "fuse_elementwise", "is_elementwise"]
 
 # The operands and temporaries of a program must fit in the L1 cache together.
 MAX_OPERANDS = 8
@@ -32,21 +32,21 @@ MAX_NODES = 48
 def fuse_elementwise(graph: Graph, specs: dict[Operand, Any]) -> None:
     """Fuse elementwise operators on float32 tensors."""
     for op in graph.topological_order():
-        if not _is_elementwise(op, specs):
+        if not is_elementwise(op, specs):
             continue
-        tree, operands = _expression(op, specs)
+        tree, operands = expression_of(op, specs)
         absorbed: list[Operator] = []
         # An expression may have operands that it does not reference.
         for operand in dict.fromkeys(operands[k] for k in tree.references()):
             producer = operand.producer
             if (
                 producer is None
-                or not _is_elementwise(producer, specs)
+                or not is_elementwise(producer, specs)
                 or not _all_uses_by(operand, op)
                 or not same_shape(operand, op.outputs[0], specs)
             ):
                 continue
-            inner, inner_operands = _expression(producer, specs)
+            inner, inner_operands = expression_of(producer, specs)
             joined, together = inline(tree, operands, operand, inner, inner_operands)
             if len(together) <= MAX_OPERANDS and joined.size <= MAX_NODES:
                 tree, operands = joined, together
@@ -57,7 +57,8 @@ def fuse_elementwise(graph: Graph, specs: dict[Operand, Any]) -> None:
                 graph.remove_operator(producer)
 
 
-def _is_elementwise(op: Operator, specs: dict[Operand, Any]) -> bool:
+def is_elementwise(op: Operator, specs: dict[Operand, Any]) -> bool:
+    """Tell whether an operator is elementwise arithmetic of float32."""
     if len(op.outputs) != 1 or not is_float32(op.outputs[0], specs):
         return False
     if not all(is_float32(operand, specs) for operand in op.inputs):
@@ -81,7 +82,8 @@ def _calls_custom_function(op: Operator) -> bool:
     return any(isinstance(node, CustomCall) for node in tree.preorder())
 
 
-def _expression(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence[Operand]]:
+def expression_of(op: Operator, specs: dict[Operand, Any]) -> tuple[Node, Sequence[Operand]]:
+    """Return the tree of an elementwise operator, and its operands."""
     if op.type == "pnnx.Expression":
         expr = op.params["expr"]
         return (expr if isinstance(expr, Node) else parse(expr, len(op.inputs))), op.inputs

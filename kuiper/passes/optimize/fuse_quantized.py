@@ -22,7 +22,13 @@ from kuiper.ops import record_or_none
 from kuiper.ops.core.epilogue import QUANTIZE
 from kuiper.passes.optimize.match import only_reader, take_over_output
 
-__all__ = ["eliminate_quantized", "fold_channel_factors", "fuse_quantized"]
+__all__ = [
+    "DEQUANTIZE",
+    "eliminate_quantized",
+    "fold_channel_factors",
+    "fuse_quantized",
+    "same_quantization",
+]
 
 DEQUANTIZE = "kuiper.DequantizeLinear"
 PRODUCTS = ("nn.quantized.Conv2d", "nn.quantized.Linear")
@@ -38,7 +44,7 @@ def eliminate_quantized(graph: Graph, specs: dict[Operand, Any]) -> None:
     """
     for op in list(graph.find(QUANTIZE)):
         producer = op.inputs[0].producer
-        if producer is not None and producer.type == DEQUANTIZE and _same(producer, op):
+        if producer is not None and producer.type == DEQUANTIZE and same_quantization(producer, op):
             graph.replace_uses(op.outputs[0], producer.inputs[0])
             graph.remove_operator(op)
 
@@ -118,7 +124,8 @@ def _fuse_residual(graph: Graph, specs: dict[Operand, Any], op: Operator) -> Non
         op.post_ops = (*op.post_ops[:number], fused, *op.post_ops[number + 1 :])
 
 
-def _same(a: Operator, b: Operator) -> bool:
+def same_quantization(a: Operator, b: Operator) -> bool:
+    """Tell whether two operators have the same scale and zero point."""
     return a.params["zero_point"] == b.params["zero_point"] and np.float32(
         a.params["scale"]
     ) == np.float32(b.params["scale"])
