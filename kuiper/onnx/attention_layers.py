@@ -9,7 +9,7 @@ import numpy as np
 from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.onnx.restore import constant_of, product_of, term_of
 
-__all__ = ["restore_attention", "restore_heads"]
+__all__ = ["restore_attention", "restore_heads", "restore_packed_heads"]
 
 ATTENTION = "F.scaled_dot_product_attention"
 MAX_MASK = 1 << 22  # elements of a constant mask that are read
@@ -247,3 +247,137 @@ def _head_of(operand: Operand) -> tuple[Operator, int] | None:
     if not isinstance(heads[2], int) or not isinstance(heads[3], int):
         return None
     return (linear, heads[2]) if heads[2] * heads[3] == before[2] else None
+
+
+# -- heads of a packed layer ----------------------------------------------------------------------
+
+MOVES = frozenset({
+    "Tensor.permute", "Tensor.reshape", "Tensor.select", "torch.squeeze", "torch.transpose",
+    "torch.unsqueeze",
+})  # fmt: skip
+MAX_MOVES = 12
+MAX_MOVED = 1 << 22  # elements that are followed
+
+
+def restore_packed_heads(graph: Graph, op: Operator) -> None:
+    """Let attention whose queries, keys and values are one linear layer be one layer.
+
+    What the operators between the layers do to the order of elements is computed with numbers
+    instead of elements: if query (n, h, m, d) is element h * size + d of the row of (n, m), keys
+    and values follow in the same row, and the rows of the last layer have the heads side by side,
+    then this is torch's layer, with the batch or the length as the first axis.
+    """
+    if op.type != "nn.Linear":
+        return
+    joined = _followed(op.inputs[0])
+    attention = None if joined is None else joined[0].producer
+    if joined is None or attention is None or attention.type != ATTENTION:
+        return
+    if len(attention.inputs) != 3 or len(attention.outputs[0].uses) != 1:
+        return
+    if attention.params.get("is_causal") or attention.params.get("enable_gqa"):
+        return
+    parts = [_followed(operand) for operand in attention.inputs]
+    packed = parts[0][0].producer if parts[0] is not None else None
+    shape = attention.outputs[0].shape
+    if packed is None or packed.type != "nn.Linear" or shape is None or len(shape) != 4:
+        return
+    if any(part is None or part[0] is not packed.outputs[0] for part in parts):
+        return
+    n, h, m, d = (int(extent or 0) for extent in shape)
+    e, scale = h * d, attention.params.get("scale")
+    fits = (
+        packed.params["in_features"] == e
+        and packed.params["out_features"] == 3 * e
+        and op.params["in_features"] == op.params["out_features"] == e
+        and packed.attributes["weight"].dtype == op.attributes["weight"].dtype == "f32"
+        and (scale is None or math.isclose(scale, d**-0.5, rel_tol=1e-5))
+    )
+    end = _with_three_axes(op)
+    if not fits or end is None:
+        return
+    batch, head, length, feature = np.ix_(*map(np.arange, (n, h, m, d)))
+    for is_batch_first in (True, False):
+        row = batch * m + length if is_batch_first else length * n + batch
+        rows = (n, m, e) if is_batch_first else (m, n, e)
+        if packed.inputs[0].shape != rows or end.outputs[0].shape != rows:
+            continue
+        wanted = [row * 3 * e + part * e + head * d + feature for part in range(3)]
+        found = [part[1] for part in parts if part is not None]
+        if not all(map(np.array_equal, found, wanted)):
+            continue
+        after = np.empty(n * m * e, np.int64)
+        after[row * e + head * d + feature] = np.arange(n * m * e).reshape(n, h, m, d)
+        if np.array_equal(joined[1].reshape(-1), after):
+            _become_packed(graph, end, op, packed, h, is_batch_first)
+            return
+
+
+def _followed(operand: Operand) -> tuple[Operand, np.ndarray] | None:
+    """Return the tensor whose elements an operand has in another order, and their numbers."""
+    moves: list[Operator] = []
+    source = operand
+    while source.producer is not None and source.producer.type in MOVES:
+        moves.append(source.producer)
+        source = source.producer.inputs[0]
+    shapes = [source.shape, *(move.outputs[0].shape for move in moves)]
+    if len(moves) > MAX_MOVES or any(shape is None or None in shape for shape in shapes):
+        return None
+    extents = [int(n or 0) for n in source.shape or ()]
+    if math.prod(extents) > MAX_MOVED:
+        return None
+    numbers = np.arange(math.prod(extents)).reshape(extents)
+    for move in reversed(moves):
+        params = move.params
+        if move.type == "Tensor.permute":
+            numbers = numbers.transpose(params["dims"])
+        elif move.type == "torch.transpose":
+            numbers = numbers.swapaxes(params["dim0"], params["dim1"])
+        elif move.type == "Tensor.select":
+            if len(move.inputs) > 1:
+                return None
+            numbers = numbers.take(params["index"], params["dim"])
+        else:
+            numbers = numbers.reshape([int(n or 0) for n in move.outputs[0].shape or ()])
+    return source, numbers
+
+
+def _with_three_axes(op: Operator) -> Operator | None:
+    """Return a layer, or the reshape to three axes that alone reads its rows."""
+    result = op.outputs[0]
+    if len(result.shape or ()) == 3:
+        return op
+    if len(result.shape or ()) != 2 or len(result.uses) != 1:
+        return None
+    end = result.uses[0].operator
+    is_reshape = end.type == "Tensor.reshape" and len(end.outputs[0].shape or ()) == 3
+    return end if is_reshape else None
+
+
+def _become_packed(
+    graph: Graph, end: Operator, op: Operator, packed: Operator, heads: int, is_batch_first: bool
+) -> None:
+    e, source = op.params["in_features"], packed.inputs[0]
+    before, uses = source.producer, end.outputs[0].uses
+    if not is_batch_first and before is not None and len(uses) == 1:
+        # The swaps around a layer that has the length first are those of one that does not.
+        after = uses[0].operator
+        if all(
+            m.type == "Tensor.permute" and m.params["dims"] == (1, 0, 2) for m in (before, after)
+        ):
+            end, source, is_batch_first = after, before.inputs[0], True
+
+    def bias(layer: Operator, size: int) -> Attribute:
+        found = layer.attributes.get("bias")
+        return Attribute.from_array(np.zeros(size, np.float32)) if found is None else found
+
+    end.attributes = {
+        "in_proj_weight": packed.attributes["weight"], "in_proj_bias": bias(packed, 3 * e),
+        "out_proj.weight": op.attributes["weight"], "out_proj.bias": bias(op, e),
+    }  # fmt: skip
+    end.type = "nn.MultiheadAttention"
+    end.params = {
+        "add_bias_kv": False, "add_zero_attn": False, "batch_first": is_batch_first, "bias": True,
+        "embed_dim": e, "kdim": e, "num_heads": heads, "vdim": e,
+    }  # fmt: skip
+    graph.set_inputs(end, [source])

@@ -8,6 +8,7 @@
     (x - mean(x)) / ...   ->  nn.LayerNorm, F.rms_norm
     reshape, swap, back   ->  nn.ChannelShuffle
     softmax(q @ k.T) @ v  ->  F.scaled_dot_product_attention, in :mod:`kuiper.onnx.attention_layers`
+    attention of products ->  nn.MultiheadAttention, also if the products are one
 
 Each function looks at one operator, which ends a pattern, and rewrites it in place: its name, its
 output and its position in the graph stay.  What nothing reads any more is removed at the end.
@@ -348,7 +349,11 @@ LAYERS: tuple[Callable[[Graph, Operator], bool], ...] = (
 
 def rewrite(graph: Graph) -> None:
     """Restore the layers of a graph in place."""
-    from kuiper.onnx.attention_layers import restore_attention, restore_heads
+    from kuiper.onnx.attention_layers import (
+        restore_attention,
+        restore_heads,
+        restore_packed_heads,
+    )
 
     for op in reversed(graph.operators):  # the last operator of a layer is the one to find first
         for restore in (*LAYERS, restore_attention):
@@ -356,6 +361,7 @@ def rewrite(graph: Graph) -> None:
                 break
     for op in graph.operators:
         restore_heads(graph, op)
+        restore_packed_heads(graph, op)
     without_unused(graph)
 
 

@@ -312,6 +312,87 @@ def test_heads_between_linear_layers(shape):
     assert "nn.MultiheadAttention" not in types(other)
 
 
+PACKED = {"w": RANDOM.normal(size=(8, 24)), "b": RANDOM.normal(size=24), "wo": MATRIX, "bo": VECTOR}
+PACKED = {key: np.float32(array) for key, array in PACKED.items()}
+
+
+def packed_heads(order, cut, inner, merge, before=(), after=(), **more):
+    """Return the file of attention of which queries, keys and values are one product."""
+    numbers = {"cut": np.array(cut), "inner": np.array(inner), "rows": np.array([-1, 8])}
+    tensors = PACKED | numbers | {"scale": f32(0.5), "back": np.array([2, 5, 8])}
+    tensors |= {str(i): np.array(i) for i in range(3)} | more
+    nodes = [
+        *before, node("MatMul", "xt w" if before else "x w", "m"), node("Add", "m b", "a"),
+        node("Reshape", "a cut", "c"), node("Transpose", "c", "t", perm=order),
+    ]  # fmt: skip
+    for i, name in enumerate("qkv"):
+        nodes.append(node("Gather", f"t {i}", f"g{name}", axis=0))
+        nodes.append(node("Reshape", f"g{name} inner", name))
+    nodes += [
+        node("Transpose", "k", "kt", perm=[0, 1, 3, 2]), node("MatMul", "q kt", "d"),
+        node("Mul", "d scale", "s"), node("Softmax", "s", "p", axis=-1), node("MatMul", "p v", "o"),
+        node("Transpose", "o", "j", perm=merge), node("Reshape", "j rows", "r"),
+        node("MatMul", "r wo", "e"), node("Add", "e bo", "f"),
+        node("Reshape", "f back", "yt" if after else "y"), *after,
+    ]  # fmt: skip
+    return loaded(nodes, tensors)
+
+
+def packed_attention(x):
+    n, length, _ = x.shape
+    q, k, v = (x @ PACKED["w"] + PACKED["b"]).reshape(n, length, 3, 2, 4).transpose(2, 0, 3, 1, 4)
+    scores = 0.5 * q @ k.swapaxes(2, 3)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    joined = (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(1, 2)
+    return joined.reshape(n, length, 8) @ MATRIX + VECTOR
+
+
+def test_heads_of_a_packed_layer():
+    found = packed_heads([2, 0, 3, 1, 4], [2, 5, 3, 2, 4], [2, 2, 5, 4], [0, 2, 1, 3])
+    assert types(found) == ["nn.MultiheadAttention"]
+    np.testing.assert_allclose(found(X), packed_attention(X), rtol=1e-4, atol=1e-4)
+
+
+def test_heads_whose_length_comes_first():
+    # x has five members of the batch then, each of length 2.
+    found = packed_heads([2, 1, 3, 0, 4], [2, 5, 3, 2, 4], [5, 2, 2, 4], [2, 0, 1, 3])
+    (layer,) = found.graph.find(type="nn.MultiheadAttention")
+    assert layer.params["batch_first"] is False
+    expected = packed_attention(X.swapaxes(0, 1)).swapaxes(0, 1)
+    np.testing.assert_allclose(found(X), expected, rtol=1e-4, atol=1e-4)
+
+
+SWAPS = [node("Transpose", "x", "xt", perm=[1, 0, 2]), node("Transpose", "yt", "y", perm=[1, 0, 2])]
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_swaps_around_a_layer_with_the_length_first(both):
+    before, after = SWAPS[:1], SWAPS[1:] if both else []
+    # The length 5 comes first between the swaps.
+    order, cut, inner, merge = [2, 1, 3, 0, 4], [5, 2, 3, 2, 4], [2, 2, 5, 4], [2, 0, 1, 3]
+    found = packed_heads(order, cut, inner, merge, before, after, back=np.array([5, 2, 8]))
+    (layer,) = found.graph.find(type="nn.MultiheadAttention")
+    assert layer.params["batch_first"] is both
+    assert types(found) == ["Tensor.permute"] * (not both) + ["nn.MultiheadAttention"]
+    expected = packed_attention(X) if both else packed_attention(X).swapaxes(0, 1)
+    np.testing.assert_allclose(found(X), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("order", "cut", "merge", "more"),
+    [
+        ([3, 0, 2, 1, 4], [2, 5, 2, 3, 4], [0, 2, 1, 3], {}),  # heads before queries, keys, values
+        ([2, 0, 3, 1, 4], [2, 5, 3, 2, 4], [0, 1, 2, 3], {}),  # heads that are not joined
+        ([2, 0, 3, 1, 4], [2, 5, 3, 2, 4], [0, 2, 1, 3], {"scale": f32(0.4)}),
+        ([2, 0, 3, 1, 4], [2, 5, 3, 2, 4], [0, 2, 1, 3], {"1": np.array(2)}),  # keys as values
+    ],
+)
+def test_heads_of_another_order_stay(order, cut, merge, more):
+    found = packed_heads(order, cut, [2, 2, 5, 4], merge, **more)
+    assert "nn.MultiheadAttention" not in types(found)
+    assert "F.scaled_dot_product_attention" in types(found)
+
+
 def test_expressions_without_end_are_read_in_part():
     nodes = [node("Add", f"v{i} v{i}" if i else "x x", f"v{i + 1}") for i in range(2000)]
     nodes.append(node("Mul", "v2000 x", "y"))
