@@ -16,6 +16,12 @@
 #define KP_ON_LINES
 #endif
 
+#if defined(__GNUC__) && !defined(__clang__)
+#define KP_ALONE __attribute__((noinline, noclone))
+#else
+#define KP_ALONE
+#endif
+
 enum { KP_DOT_COLUMNS = 2 * KP_LANES };
 
 /* sums[i][j] = start[j] + the products of row i and column vector j. */
@@ -62,8 +68,8 @@ KP_INLINE void kp_dot_sums(
 
 typedef void (*kp_dot_fn)(KP_DOT_SUM, KP_DOT_OUT);
 
-/* Any end of m rows of sums in memory, dot.pxi. */
-static void kp_end_sums(
+/* Any end of m rows of sums in memory, dot.pxi; gcc would make one for each height. */
+KP_ALONE static void kp_end_sums(
     Py_ssize_t m, int32_t *sums, const float *scale, const float *bias, KP_DOT_OUT);
 
 /* The end in registers: results in bytes, clamped, after a residual in bytes if there is one. */
