@@ -27,6 +27,8 @@ from kuiper.planning.infer import infer_operator
 
 __all__ = ["Builder", "torch_name"]
 
+# What an extent that depends on data may be; those that are equal for all do not depend on it.
+EXTENTS = (2, 0, 1000)
 UNSAFE = str.maketrans(dict.fromkeys(" \t\n\r\x0b\x0c\x00=#@$%()[],\\\"'", "_"))
 
 
@@ -63,10 +65,10 @@ class Builder:
         self.where = ""
         self.outputs: tuple[bool, ...] = (True,)
         self.specs: list[dict[Operand, Any]] = [{} for _ in range(trials)]
-        # Specs of operands that the values of a run determine, if its computed numbers were 0:
-        # their ranks and dtypes do not depend on that.
-        self._guesses: dict[Operand, Any] = {}
-        self._exact: set[Operand] = set()  # those whose shapes do not depend on the numbers either
+        # Specs of operands that the values of a run determine, if its computed numbers were 0, and
+        # for several extents that depend on data: ranks and dtypes do not depend on them.
+        self._guesses: dict[Operand, tuple[Any, ...]] = {}
+        self._exact: set[Operand] = set()  # those that do not depend on computed numbers
         self._name = ""
         self._counts: dict[str, int] = {}
 
@@ -137,7 +139,7 @@ class Builder:
         else:
             found = items[0]
         if found.operand in self._guesses:
-            self._exact.add(found.operand)
+            found = self.declared(found, value.dtype, value.shape)
         return found
 
     def number(self, item: Any) -> Ref:
@@ -285,16 +287,23 @@ class Builder:
         result: Ref = self._add(
             "pnnx.Expression", list(leaves), [None] * len(leaves), {"expr": text}, {}, 1
         )[0]
-        numbers = [0 if isinstance(v, Size) else v for v in items]
-        self._guesses[result.operand] = StaticValue(numbers if is_list else numbers[0])
+        is_computed = any(isinstance(v, Size) and v.is_computed for v in items)
+        if is_computed or not self._is_exact(result.operand):
+            self._exact.discard(result.operand)
+            numbers = [0 if isinstance(v, Size) else v for v in items]
+            guess = StaticValue(numbers if is_list else numbers[0])
+            self._guesses[result.operand] = (guess,) * len(EXTENTS)
         return result
 
     def declared(self, value: Ref, dtype: Any, shape: Sequence[int | None]) -> Ref:
         """Return a tensor whose shape depends on data, with the dtype and the shape that it has."""
         if value.shape is not None and None not in value.shape:
             return value
-        guess = tuple(2 if n is None else n for n in shape)
-        self._guesses[value.operand] = TensorSpec(guess, np.dtype(dtype))
+        self._guesses[value.operand] = tuple(
+            TensorSpec([guess if n is None else n for n in shape], np.dtype(dtype))
+            for guess in EXTENTS
+        )
+        self._exact.add(value.operand)
         return Ref(value.operand, dtype, tuple(shape))
 
     def _unique(self) -> str:
@@ -326,8 +335,8 @@ class Builder:
         )
         found = [self._infer(op, specs) for specs in self.specs]
         if None in found:
-            guess = self._guess(op)
-            return [self._guessed(operand, guess.get(operand)) for operand in op.outputs]
+            self._guess(op)
+            return [self._guessed(operand) for operand in op.outputs]
         return [
             self._result(operand, [outputs[i] for outputs in found if outputs])
             for i, operand in enumerate(op.outputs)
@@ -350,37 +359,54 @@ class Builder:
         specs.update(found)
         return list(found.values())
 
-    def _guess(self, op: Operator) -> dict[Operand, Any]:
-        """Return specs of the outputs for computed numbers that are 0, empty if there are none."""
+    def _guess(self, op: Operator) -> None:
+        """Infer the outputs for extents that depend on data, and for computed numbers that are 0.
+
+        Their ranks and dtypes depend on neither.
+        """
+        found = self._guess_for(op, 0)
+        if not found:
+            return
+        others: list[dict[Operand, Any]] = []
+        if all(self._is_exact(operand) for operand in op.inputs):
+            others = [self._guess_for(op, number) for number in range(1, len(EXTENTS))]
+        is_exact = bool(others) and all(others)
+        for operand, spec in found.items():
+            rest = [each[operand] for each in others] if is_exact else [spec] * (len(EXTENTS) - 1)
+            self._guesses[operand] = (spec, *rest)
+        if is_exact:
+            self._exact.update(found)
+
+    def _guess_for(self, op: Operator, number: int) -> dict[Operand, Any]:
+        """Return specs of the outputs for one guess, empty if there are none."""
+        trial = self.specs[-1 if number == len(EXTENTS) - 1 else 0]
         specs = {
-            operand: self._guesses[operand] if operand in self._guesses else self.specs[0][operand]
+            operand: self._guesses[operand][number] if operand in self._guesses else trial[operand]
             for operand in op.inputs
-            if operand in self._guesses or operand in self.specs[0]
+            if operand in self._guesses or operand in trial
         }
         if len(specs) < len(set(op.inputs)) or record_or_none(op.type) is None:
             return {}
         try:
-            found = infer_operator(op, specs)
+            return infer_operator(op, specs)
         except KuiperError:
             return {}
-        self._guesses.update(found)
-        if all(self._is_exact(operand) for operand in op.inputs):
-            self._exact.update(found)
-        return found
 
     def _is_exact(self, operand: Operand) -> bool:
-        """Tell whether the shape of an operand is known."""
-        if operand in self._exact:
-            return True
-        specs = [each.get(operand) for each in self.specs]
-        shapes = {spec.shape for spec in specs if isinstance(spec, TensorSpec)}
-        return all(isinstance(spec, TensorSpec) for spec in specs) and len(shapes) == 1
+        """Tell whether the guesses of an operand differ where its extents depend on data."""
+        if operand in self._guesses:
+            return operand in self._exact
+        return all(operand in specs for specs in self.specs)
 
-    def _guessed(self, operand: Operand, spec: Any) -> Ref:
-        """Return an output of which at most the rank and the dtype are known."""
+    def _guessed(self, operand: Operand) -> Ref:
+        """Return an output that depends on data or on computed numbers."""
+        specs = self._guesses.get(operand, (None,))
+        spec = specs[0]
         if isinstance(spec, TensorSpec):
             is_exact = operand in self._exact
-            return Ref(operand, spec.dtype, spec.shape if is_exact else (None,) * len(spec.shape))
+            shapes = [each.shape for each in specs if isinstance(each, TensorSpec)]
+            shape = merged(shapes) if is_exact else (None,) * len(spec.shape)
+            return Ref(operand, spec.dtype, shape)
         if isinstance(spec, StaticValue):
             return Ref(operand, np.int64, ())
         return Ref(operand, np.float32, None)

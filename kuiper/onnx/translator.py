@@ -145,7 +145,7 @@ class Translator:
         self.dims = {info.name: self._dims(info) for info in self.inputs}
         self.trials = trials
         self.is_open = any(isinstance(n, str) for dims in self.dims.values() for n in dims)
-        self.limit = min(MAX_OPERATORS, MIN_OPERATORS + MAX_GROWTH * len(self.main.nodes))
+        self.limit = MIN_OPERATORS + min(MAX_OPERATORS, MAX_GROWTH * len(self.main.nodes))
         self.builder = Builder(Graph(), 2 if self.is_open else 1, self.limit)
         self.infos = {info.name: info for info in (*self.main.values, *self.main.outputs)}
         self.budget = self.limit  # of nodes: functions may call functions that call functions

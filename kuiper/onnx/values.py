@@ -66,6 +66,12 @@ class Size:
             return all(a.is_count if isinstance(a, Size) else a >= 0 for a in self.arguments)
         return self.name == "size"
 
+    @property
+    def is_computed(self) -> bool:
+        """Whether it depends on numbers of a tensor, not on extents alone."""
+        parts = (a for a in self.arguments if isinstance(a, Size))
+        return self.name == "value" or any(part.is_computed for part in parts)
+
     def text(self, leaves: dict[Any, int]) -> str:
         """Return the expression; `leaves` maps the operands that it reads to their numbers."""
         if self.name in ("size", "value"):

@@ -8,7 +8,7 @@ import pytest
 import kuiper
 
 from ...reference import REFERENCES
-from ...support.onnxfile import frozen, graph, model, node, single, value
+from ...support.onnxfile import frozen, graph, model, node, single, tensor, value
 from ...support.textgraph import model_of
 
 R = np.random.default_rng(3)
@@ -67,6 +67,37 @@ def test_boxes_without_an_area_suppress_nothing():
     scores = np.float32([[[0.9, 0.8, 0.7]]])
     got = run("NonMaxSuppression", boxes, scores, np.array([9]), np.float32([0.0]))
     assert got.tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 2]]
+
+
+def test_boxes_are_gathered():
+    """The extents that do not depend on the number of boxes are known; the others stay open."""
+    nodes = [
+        node("NonMaxSuppression", "boxes scores limit iou", "found"),
+        node("Slice", "found zero two one", "rows"),
+        node("Gather", "found column", "numbers", axis=1),
+        node("Concat", "rows numbers", "index", axis=1),
+        node("Slice", "index zero three one pace", "pairs"),
+        node("GatherND", "boxes pairs", "chosen"),
+        node("Shape", "chosen", "shape"),
+        node("Slice", "chosen zero one", "best"),
+        node("Shape", "best", "size"),
+    ]
+    known = {
+        "limit": np.array([9]), "iou": np.float32([0.3]), "zero": np.array([0]),
+        "one": np.array([1]), "two": np.array([2]), "three": np.array([3]),
+        "column": np.array([2]), "pace": np.array([2]),
+    }  # fmt: skip
+    inputs = [value("boxes", np.float32, ("n", "k", 4)), value("scores", np.float32, ("n", 3, "k"))]
+    outputs = [value("chosen"), value("shape", np.int64), value("size", np.int64)]
+    tensors = [tensor(key, array) for key, array in known.items()]
+    loaded = kuiper.load(model(graph(nodes, inputs, outputs, tensors)))
+    for boxes, scores in (detections(0), [a[:1] for a in detections(0)]):
+        found = REFERENCES["kuiper.NonMaxSuppression"](boxes, scores, 9, 0.3)
+        chosen, shape, size = loaded(boxes, scores)
+        np.testing.assert_array_equal(chosen, boxes[found[:, 0], found[:, 2]])
+        assert (shape.tolist(), size.tolist()) == ([len(found), 4], [1, 4])
+    none = loaded(boxes[:, :0], scores[..., :0])
+    assert none[1].tolist() == none[2].tolist() == [0, 4]
 
 
 @pytest.mark.parametrize(

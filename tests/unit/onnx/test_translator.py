@@ -6,7 +6,17 @@ import pytest
 import kuiper
 from kuiper.onnx.registry import OPERATORS
 
-from ...support.onnxfile import function, graph, model, node, single, tensor, value
+from ...support.onnxfile import (
+    ELEMENTS,
+    field,
+    function,
+    graph,
+    model,
+    node,
+    single,
+    tensor,
+    value,
+)
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -316,3 +326,26 @@ def test_indices_of_all_elements_are_a_reshape():
     nodes[1] = node("Gather", "x order", "y", axis=1)
     content = graph(nodes[1:], [value("x", np.float32, (1, 6))], [value("y")], known[1:])
     np.testing.assert_array_equal(kuiper.load(model(content))(many), many.reshape(3, 1, 6, 1, 1))
+
+
+def test_bfloat16_is_float32():
+    """Inputs and outputs are float32 arrays, as numpy lacks the type; weights are widened."""
+    w = np.float32([[1.0, -2.5], [3.0, 0.5], [0.25, 1.0]])
+    bits = (w.view(np.uint32) >> 16).astype(np.uint16)  # all of w are bfloat16 numbers
+    weight = tensor("w", bits).replace(
+        field(2, ELEMENTS["uint16"]), field(2, ELEMENTS["bfloat16"]), 1
+    )
+    x = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
+    file = model(
+        graph(
+            [node("MatMul", "x w", "h"), node("Relu", "h", "y")],
+            [value("x", "bfloat16", ("n", 3))], [value("y", "bfloat16")], [weight],
+        )
+    )  # fmt: skip
+    loaded = kuiper.load(file)
+    assert loaded.inputs[0].dtype == np.float32
+    got = loaded(x)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, np.maximum(x @ w, 0), rtol=1e-5, atol=1e-6)
+    with pytest.raises(kuiper.InputError, match="expected float32"):
+        loaded(x.astype(np.float16))
