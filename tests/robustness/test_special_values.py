@@ -303,15 +303,17 @@ WITHOUT_FLOATS = {
     *("aten::unique_consecutive", "aten::unique_dim", "nn.Embedding"),
     *("torch.bitwise_and", "torch.bitwise_or", "torch.bitwise_xor"),
     *("torch.bitwise_left_shift", "torch.bitwise_right_shift"),
+    *("nn.quantized.Conv2d", "nn.quantized.Linear"),
 }
 
-OTHERS = ("torchvision", "pnnx", "kuiper", "nn.quantized.dynamic")
+OTHERS = ("torchvision", "pnnx", "kuiper", "nn.quantized.dynamic", "aten::fused_moving_avg")
 
 
 def test_every_operator_is_covered():
     """All operators with floats, except those of torchvision, pnnx and kuiper.
 
-    kuiper alone has the dynamically quantized layers; their own tests have such values.
+    kuiper alone has the dynamically quantized layers; their own tests have such values.  The
+    integer that a NaN becomes in observed fake quantization differs by processor in PyTorch.
     """
     tried = set().union(*(case.types for case, _ in STORED))
     supported = {
