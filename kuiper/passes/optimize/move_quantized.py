@@ -64,6 +64,8 @@ FINITE = frozenset([
 ])  # fmt: skip
 # With smaller biases, and smaller scales of an exact sum, a result is far from infinity.
 MAX_BIAS, MAX_SCALE = 1e25, 1e15
+# Of the moving operators in a row that a QuantizeLinear may pass at once.
+MAX_DEPTH = 16
 
 
 def move_quantized(graph: Graph, specs: dict[Operand, Any]) -> None:
@@ -168,15 +170,21 @@ def _are_equal(a: Operator, b: Operator) -> bool:
     return a.type == b.type and same_quantization(a, b)
 
 
-def _gains(op: Operator, quantize: Operator, specs: dict[Operand, Any]) -> bool:
+def _gains(
+    op: Operator, quantize: Operator, specs: dict[Operand, Any], depth: int = MAX_DEPTH
+) -> bool:
     """Tell whether bytes in front of an operator are less work than after it."""
-    operands = _data(op, specs)
+    operands = dict.fromkeys(_data(op, specs))
     if op.type in POOLS:
-        return all(_joins(x, op, quantize, specs) and not _may_be_nan(x, specs) for x in operands)
-    return any(_joins(x, op, quantize, specs) for x in operands)
+        return all(_joins(x, op, quantize, specs, depth) for x in operands) and not any(
+            _may_be_nan(x, specs) for x in operands
+        )
+    return any(_joins(x, op, quantize, specs, depth) for x in operands)
 
 
-def _joins(x: Operand, reader: Operator, quantize: Operator, specs: dict[Operand, Any]) -> bool:
+def _joins(
+    x: Operand, reader: Operator, quantize: Operator, specs: dict[Operand, Any], depth: int
+) -> bool:
     """Tell whether a QuantizeLinear of an operand costs next to nothing."""
     producer = x.producer
     if producer is None:
@@ -187,7 +195,11 @@ def _joins(x: Operand, reader: Operator, quantize: Operator, specs: dict[Operand
     if only_reader(x) is not reader:
         return False
     if _moves(producer, specs):
-        return len(producer.outputs) == 1 and _gains(producer, quantize, specs)
+        return (
+            depth > 0
+            and len(producer.outputs) == 1
+            and _gains(producer, quantize, specs, depth - 1)
+        )
     return _computes_bytes(producer) or (
         reader.type not in POOLS and is_elementwise(producer, specs)
     )
@@ -199,13 +211,26 @@ def _computes_bytes(op: Operator) -> bool:
 
 
 def _may_be_nan(x: Operand, specs: dict[Operand, Any]) -> bool:
-    producer = x.producer
-    if producer is None:
-        return True
-    if producer.type == DEQUANTIZE:
-        return False
-    if _moves(producer, specs):
-        return any(_may_be_nan(operand, specs) for operand in _data(producer, specs))
+    """Tell whether a tensor may hold a NaN, as far as the operators that moved it show."""
+    waiting, seen = [x], {x}
+    while waiting:
+        producer = waiting.pop().producer
+        if producer is None:
+            return True
+        if producer.type == DEQUANTIZE:
+            continue
+        if not _moves(producer, specs):
+            if _result_may_be_nan(producer):
+                return True
+            continue
+        for operand in _data(producer, specs):
+            if operand not in seen:
+                seen.add(operand)
+                waiting.append(operand)
+    return False
+
+
+def _result_may_be_nan(producer: Operator) -> bool:
     if not _computes_bytes(producer) or any(p.type not in FINITE for p in producer.post_ops):
         return True
     bias, scale = (producer.attributes.get(key) for key in ("bias", "weight_scale"))
