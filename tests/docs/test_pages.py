@@ -39,7 +39,11 @@ def folder(tmp_path, monkeypatch):
     images = value("images", np.float32, ("n", 3, "h", "w"))
     content = graph([node("Conv", "images w", "y")], [images], [value("y")], [weight])
     (tmp_path / "model.onnx").write_bytes(model(content))
-    for name in ("bert", "resnet18"):
+    (tmp_path / "calibration").mkdir()
+    for number in range(2):
+        image = np.random.default_rng(number).random((1, 3, 224, 224), np.float32)
+        np.save(tmp_path / "calibration" / f"{number}.npy", image)
+    for name in ("bert", "mobilenet_v2", "resnet18"):
         for suffix, data in zip(("param", "bin"), files_of(LAYER), strict=True):
             (tmp_path / f"{name}.pnnx.{suffix}").write_bytes(data)
     monkeypatch.chdir(tmp_path)
@@ -72,6 +76,8 @@ def test_quantization(folder):
     run("quantization")
     types = {op.name: op.type for op in kuiper.load("bert.int8.pnnx.param").graph}
     assert (types["fc"], types["classifier"]) == ("nn.quantized.dynamic.Linear", "nn.Linear")
+    types = {op.name: op.type for op in kuiper.load("mobilenet_v2.int8.pnnx.param").graph}
+    assert (types["fc"], types["classifier"]) == ("nn.quantized.Linear",) * 2
 
 
 def test_threads(folder):

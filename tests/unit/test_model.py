@@ -715,7 +715,7 @@ def test_all_unsupported_operators_are_listed():
         ("nn.Relu6", "; nearest F.relu6 or nn.ReLU6)"),
         ("torch.unfolded", "; nearest "),
         ("aten::linalg_svd", "; compute it before or after the model"),
-        ("nn.quantized.Conv2d", "; export the float model)"),
+        ("nn.intrinsic.quantized.ConvReLU2d", "; export the float model and call "),
         ("prim::If", "; export a module in which the branch is decided"),
         ("my.Widget", "(1 use, first 'b'). "),
     ],

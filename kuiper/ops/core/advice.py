@@ -12,10 +12,9 @@ __all__ = ["STAYS_OUT", "advice"]
 # Types, or prefixes that end in a star; the reason; the remedy.
 STAYS_OUT: tuple[tuple[str, str, str], ...] = (
     (
-        "nn.quantized.Conv2d nn.quantized.Linear nn.quantized.cat nn.intrinsic.quantized.*",
-        "products of 8-bit integers; kuiper computes in float32, and PyTorch can no longer export "
-        "them through pnnx",
-        "export the float model",
+        "nn.quantized.cat nn.intrinsic.quantized.*",
+        "modules of converted networks; PyTorch can no longer export them through pnnx",
+        "export the float model and call kuiper.quantize, or the one with fake quantization",
     ),
     (
         "prim::If prim::Loop",
