@@ -210,12 +210,17 @@ class ServedModel:
             described.append({**tensor, "shape": shape})
         return described
 
+    @property
+    def platform(self) -> str:
+        """The protocol's name for the engine and the format of the file."""
+        return "kuiper_onnx" if self.path.suffix.lower() == ".onnx" else "kuiper_pnnx"
+
     def metadata(self, versions: Sequence[str]) -> dict[str, Any]:
         """Return the protocol's description of the model."""
         return {
             "name": self.name,
             "versions": list(versions),
-            "platform": "kuiper_pnnx",
+            "platform": self.platform,
             "inputs": self.tensors("inputs"),
             "outputs": self.tensors("outputs"),
         }
@@ -237,7 +242,7 @@ class ServedModel:
 
         return {
             "name": self.name,
-            "platform": "kuiper_pnnx",
+            "platform": self.platform,
             "backend": "kuiper",
             "version_policy": {"all": {}},
             "max_batch_size": largest,

@@ -11,8 +11,10 @@ import time
 import numpy as np
 import pytest
 
+import kuiper
 from kuiper.serving.failures import Refusal
 
+from ..support import onnxfile
 from ..support.paths import ROOT
 from ..support.shipped import MODELS
 from ..support.textgraph import values
@@ -230,9 +232,35 @@ def test_pictures_as_tensors(photos, kind):
 
 
 @needs_packages
+def test_an_onnx_file(tmp_path):
+    weight = onnxfile.tensor("w", values(4, 3, 3, 3))
+    images = onnxfile.value("images", np.float32, ("n", 3, 8, 8))
+    content = onnxfile.graph(
+        [onnxfile.node("Conv", "images w", "scores")],
+        [images],
+        [onnxfile.value("scores")],
+        [weight],
+    )
+    path = tmp_path / "net.onnx"
+    path.write_bytes(onnxfile.model(content))
+    x = values(2, 3, 8, 8)
+    with serving(path) as server:
+        status, _, found = ask(server.http, "GET", "/v2/models/net")
+        described = json.loads(found)
+        data = [
+            {"name": "images", "shape": x.shape, "datatype": "FP32", "data": x.ravel().tolist()}
+        ]
+        _, _, answer = infer(server, json.dumps({"inputs": data}).encode())
+    assert (status, described["platform"]) == (200, "kuiper_onnx")
+    assert described["inputs"] == [{"name": "images", "datatype": "FP32", "shape": [-1, 3, 8, 8]}]
+    scores = np.array(answer["outputs"][0]["data"], np.float32)
+    np.testing.assert_array_equal(scores, kuiper.load(path)(x).ravel())
+
+
+@needs_packages
 def test_a_model_that_takes_no_pictures(server):
     tensor = {"name": "a", "shape": [1], "datatype": "BYTES", "data": ["x"]}
-    body = json.dumps({"inputs": [tensor]}).encode()
+    body = json.dumps({"inputs": data}).encode()
     status, _, answer = infer(server, body, "/v2/models/two/infer")
     assert status == 400
     assert "has no input for pictures" in answer["error"]
