@@ -260,7 +260,7 @@ def test_an_onnx_file(tmp_path):
 @needs_packages
 def test_a_model_that_takes_no_pictures(server):
     tensor = {"name": "a", "shape": [1], "datatype": "BYTES", "data": ["x"]}
-    body = json.dumps({"inputs": data}).encode()
+    body = json.dumps({"inputs": [tensor]}).encode()
     status, _, answer = infer(server, body, "/v2/models/two/infer")
     assert status == 400
     assert "has no input for pictures" in answer["error"]
