@@ -16,7 +16,7 @@ from kuiper.errors import KuiperError, OperatorError, ShapeError, unforeseen
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops import find_record
-from kuiper.ops.core.epilogue import QUANTIZE
+from kuiper.ops.core.quantization import QUANTIZE
 from kuiper.ops.core.resolve import resolve
 from kuiper.ops.core.schema import StaticValue, ValuesNeeded, attribute_spec
 

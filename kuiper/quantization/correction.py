@@ -18,9 +18,9 @@ import numpy as np
 
 from kuiper.ir import Attribute, Graph, Operand, Operator
 from kuiper.model import Model
+from kuiper.ops.core.quantization import QUANTIZE
 from kuiper.passes.optimize.match import only_reader
 from kuiper.quantization.calibration import Progress
-from kuiper.quantization.rewrite import QUANTIZE
 
 __all__ = ["correct_biases"]
 

@@ -17,12 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from kuiper.ir import Attribute, Graph, Operand, Operator
+from kuiper.ops.core.quantization import DEQUANTIZE, QUANTIZE
 from kuiper.quantization.selection import PRODUCTS, Selection
 from kuiper.quantization.weights import QuantizedWeight, quantize_weight
 
 __all__ = ["Quantization", "write_bytes"]
-
-QUANTIZE, DEQUANTIZE = "kuiper.QuantizeLinear", "kuiper.DequantizeLinear"
 
 
 class Quantization(NamedTuple):

@@ -19,14 +19,13 @@ from kuiper.errors import InputError
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
 from kuiper.ops import record_or_none
+from kuiper.ops.product.quantized import MAX_TERMS
 from kuiper.passes.optimize.match import is_float32, only_reader
 
 __all__ = ["PRODUCTS", "Link", "Selection", "matching", "products_of", "select"]
 
 PRODUCTS = {"nn.Conv2d": "nn.quantized.Conv2d", "nn.Linear": "nn.quantized.Linear"}
 FLOATS = ("f32", "f16", "bf16")
-# More products of two bytes may overflow a sum of 32 bits.
-MAX_TERMS = (2**31 - 1) // (255 * 128)
 # Smaller layers on single pixels or rows take no time worth a conversion of their input.
 MIN_ELEMENTS = 4096
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from kuiper.ir import PostOp
 from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
+from kuiper.ops.core.quantization import QUANTIZE
 from kuiper.ops.core.record import find_record, function_of
 
 __all__ = [
-    "QUANTIZE",
     "Epilogue",
     "activation_epilogue",
     "activation_of",
@@ -21,8 +21,6 @@ __all__ = [
 ]
 
 INFINITY = float("inf")
-# The last post-op of a product whose result is stored in bytes.
-QUANTIZE = "kuiper.QuantizeLinear"
 
 
 def _clamp(name: str, parameters: tuple[float, ...]) -> tuple[float, float] | None:

@@ -1,11 +1,12 @@
-"""Tensors of bytes: a scale and a zero point, checked."""
+"""Tensors of bytes: the operators that make and read them, and the checks of their parameters."""
 
 from __future__ import annotations
 
 from kuiper.errors import ShapeError
 
-__all__ = ["MAX_SCALE", "MIN_SCALE", "check_quantization"]
+__all__ = ["DEQUANTIZE", "MAX_SCALE", "MIN_SCALE", "QUANTIZE", "check_quantization"]
 
+QUANTIZE, DEQUANTIZE = "kuiper.QuantizeLinear", "kuiper.DequantizeLinear"
 
 # Of a scale; within, the scale and its inverse are far from the limits of float32.
 MIN_SCALE, MAX_SCALE = 1e-30, 1e30

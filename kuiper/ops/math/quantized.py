@@ -203,7 +203,7 @@ class QuantizeLinear(Record[T]):
     Raises
     ------
     ShapeError
-        If the scale is not positive and finite, the zero point is no byte, or the input is not
+        If the scale is not from 1e-30 to 1e30, the zero point is no byte, or the input is not
         float32.
     """
 
@@ -234,7 +234,7 @@ class DequantizeLinear(Record[T]):
     Raises
     ------
     ShapeError
-        If the scale is not positive and finite, the zero point is no byte, or the input is not
+        If the scale is not from 1e-30 to 1e30, the zero point is no byte, or the input is not
         uint8.
     """
 

@@ -35,7 +35,7 @@ from kuiper.ops.product.linear import Linear, as_matrix
 if TYPE_CHECKING:
     from kuiper.ir import Operator
 
-__all__ = ["QuantizedConv", "QuantizedLinear"]
+__all__ = ["MAX_TERMS", "QuantizedConv", "QuantizedLinear"]
 
 # The geometry of a linear layer, whose rows are the pixels of an image.
 PIXELS = Geometry((1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))

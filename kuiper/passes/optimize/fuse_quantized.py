@@ -19,7 +19,7 @@ import numpy as np
 
 from kuiper.ir import Attribute, Graph, Operand, Operator, PostOp
 from kuiper.ops import record_or_none
-from kuiper.ops.core.epilogue import QUANTIZE
+from kuiper.ops.core.quantization import DEQUANTIZE, QUANTIZE
 from kuiper.passes.optimize.match import only_reader, take_over_output
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "same_quantization",
 ]
 
-DEQUANTIZE = "kuiper.DequantizeLinear"
 PRODUCTS = ("nn.quantized.Conv2d", "nn.quantized.Linear")
 FACTORS = ("div(@0,@1)", "mul(@0,@1)")
 

@@ -22,9 +22,8 @@ from typing import Any
 
 from kuiper.expression import Node, Ref
 from kuiper.ir import Graph, Operand, Operator
-from kuiper.ops.core.epilogue import QUANTIZE
+from kuiper.ops.core.quantization import DEQUANTIZE, QUANTIZE
 from kuiper.passes.optimize.fuse_elementwise import expression_of, is_elementwise
-from kuiper.passes.optimize.fuse_quantized import DEQUANTIZE
 from kuiper.passes.optimize.match import only_reader, take_over_output
 
 __all__ = ["fuse_quantized_elementwise"]

@@ -35,9 +35,9 @@ import numpy as np
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
 from kuiper.ops import record_or_none
-from kuiper.ops.core.epilogue import QUANTIZE
+from kuiper.ops.core.quantization import DEQUANTIZE, QUANTIZE
 from kuiper.passes.optimize.fuse_elementwise import is_elementwise
-from kuiper.passes.optimize.fuse_quantized import DEQUANTIZE, same_quantization
+from kuiper.passes.optimize.fuse_quantized import same_quantization
 from kuiper.passes.optimize.match import is_float32, only_reader
 
 __all__ = ["move_quantized"]

@@ -28,11 +28,10 @@ import numpy as np
 
 from kuiper.expression import Literal, parse
 from kuiper.ir import Attribute, Graph, Operand, Operator
-from kuiper.ops.core.quantization import MAX_SCALE, MIN_SCALE
+from kuiper.ops.core.quantization import DEQUANTIZE, MAX_SCALE, MIN_SCALE, QUANTIZE
 
 __all__ = ["grid_of", "restore_fake_quantized", "restore_products"]
 
-QUANTIZE, DEQUANTIZE = "kuiper.QuantizeLinear", "kuiper.DequantizeLinear"
 PER_TENSOR = "aten::fake_quantize_per_tensor_affine"
 OBSERVED = "aten::fused_moving_avg_obs_fake_quant"
 RELUS = ("nn.ReLU", "F.relu")
