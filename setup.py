@@ -102,6 +102,7 @@ ISAS = {
 
 # What the micro-kernels include besides .pxi files, and the drivers do not.
 MICRO_HEADERS = (
+    "bfloat16.h",
     "bytes.h",
     "dot.h",
     "dot_tile.h",

@@ -1,6 +1,8 @@
 # The vector type of the micro-kernels, see vec.h: to Cython `vf32` is a float, so that `a * b + c`
 # compiles; to the C compiler it is a register of LANES floats.
 
+from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
+
 cdef extern from "_kernels/simd/vec.h" nogil:
     ctypedef float vf32 "kp_vf32"
     ctypedef int vi32 "kp_vi32"
@@ -43,6 +45,15 @@ cdef extern from "_kernels/simd/vec.h" nogil:
     float reduce_add "kp_reduce_add"(vf32) noexcept
     float reduce_max "kp_reduce_max"(vf32) noexcept
 
+cdef extern from "_kernels/simd/bfloat16.h" nogil:
+    vf32 load_bf16 "kp_load_bf16"(const bfloat16_t*) noexcept
+    vf32 load_bf16_n "kp_load_bf16_n"(const bfloat16_t*, long) noexcept         # n < LANES
+    void store_bf16 "kp_store_bf16"(bfloat16_t*, vf32) noexcept                 # to nearest even
+    void store_bf16_n "kp_store_bf16_n"(bfloat16_t*, vf32, long) noexcept
+    vi32 load_pairs "kp_load_pairs"(const bfloat16_t*) noexcept                 # 2 LANES values
+    vf32 first_of_pairs "kp_first_of_pairs"(vi32) noexcept
+    vf32 second_of_pairs "kp_second_of_pairs"(vi32) noexcept
+
 
 cdef inline vf32 load_first(const float* x, long n) noexcept nogil:
     """The first n <= LANES values, then zeros; a plain load where n is the constant LANES."""
@@ -54,6 +65,18 @@ cdef inline void store_first(float* y, vf32 v, long n) noexcept nogil:
         store(y, v)
     else:
         store_n(y, v, n)
+
+
+cdef inline vf32 load_bf16_first(const bfloat16_t* x, long n) noexcept nogil:
+    """As `load_first`."""
+    return load_bf16(x) if n == LANES else load_bf16_n(x, n)
+
+
+cdef inline void store_bf16_first(bfloat16_t* y, vf32 v, long n) noexcept nogil:
+    if n == LANES:
+        store_bf16(y, v)
+    else:
+        store_bf16_n(y, v, n)
 
 
 cdef inline void store_result(
