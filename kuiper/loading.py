@@ -38,6 +38,7 @@ def load(
     threads: int | None = None,
     max_memory: int | None = None,
     plans: int = DEFAULT_PLANS,
+    precision: str | None = None,
     custom_operators: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Model:
     """Load a PNNX or ONNX model and check that it can run.
@@ -70,6 +71,12 @@ def load(
         How many plans are kept.  The first call with new input shapes makes a plan, which takes
         milliseconds; if calls alternate between more shapes than that, each call plans again.  A
         plan takes about 1 kB per operator; plans share the weights and the memory of runs.
+    precision : str, optional
+        ``"float32"``; ``"bfloat16"``, which stores activations and the weights of dense products in
+        half the memory, multiplies pairs of them where the processor has instructions for that, and
+        sums in float32; or ``"auto"``, which is bfloat16 where its products are faster, else
+        float32.  Inputs and results are float32 arrays.  By default the environment variable
+        ``KUIPER_PRECISION``, else float32.  See docs/precision.md.
     custom_operators : mapping of str to callable, optional
         Functions by operator type, for operators that kuiper does not have.  Each is registered by
         :func:`operator` with ``replace=True`` and the number of results in the graph; other models
@@ -90,6 +97,8 @@ def load(
         If the graph has operators that kuiper does not support; all are listed.
     OperatorError
         If an operator's arguments are wrong.
+    InputError
+        If an option is none of those above.
 
     Examples
     --------
@@ -114,7 +123,10 @@ def load(
 
         users = [op for op in graph if op.type == type]
         operator(type, len(users[0].outputs) or 1 if users else 1, replace=True)(function)
-    return Model(graph, optimize=optimize, threads=threads, max_memory=max_memory, plans=plans)
+    return Model(
+        graph, optimize=optimize, threads=threads, max_memory=max_memory, plans=plans,
+        precision=precision,
+    )  # fmt: skip
 
 
 def load_graph(

@@ -18,6 +18,7 @@ from kuiper.passes import PassReport
 from kuiper.planning.input_checker import InputChecker, TensorInfo, shape_text, tensor_infos
 from kuiper.planning.names import INPUT, OUTPUT, names_at, tensors_at
 from kuiper.planning.plan_cache import PlanCache
+from kuiper.planning.precision import chosen_precision
 from kuiper.planning.verify import verify_operators
 from kuiper.pnnx import load_graph, save_graph
 from kuiper.pnnx._messages import plural
@@ -44,6 +45,7 @@ class Model:
         Whether passes may simplify and fuse.
     threads, max_memory : int, optional
     plans : int, default=8
+    precision : str, optional
         As for :func:`load`.
 
     Attributes
@@ -52,6 +54,8 @@ class Model:
         As loaded.
     threads : int or None
         Number of threads of a run; None for that of :func:`get_num_threads`.
+    precision : str
+        ``"float32"`` or ``"bfloat16"``: the element type in which operands are stored.
     """
 
     def __init__(
@@ -62,10 +66,13 @@ class Model:
         threads: int | None = None,
         max_memory: int | None = None,
         plans: int = DEFAULT_PLANS,
+        precision: str | None = None,
     ) -> None:
         self._options = {
             "optimize": optimize, "threads": threads, "max_memory": max_memory, "plans": plans,
+            "precision": precision,
         }  # fmt: skip
+        self.precision = chosen_precision(precision)
         self.threads = None if threads is None else thread_settings.check_num_threads(threads)
         max_memory = check_max_memory(max_memory)
         if isinstance(plans, bool) or not hasattr(plans, "__index__") or plans < 1:
@@ -79,7 +86,9 @@ class Model:
         self.graph = graph
         self._outputs = tensor_infos(graph, "pnnx.Output")
         self._checker = InputChecker(graph)
-        self._plans = PlanCache(graph, self._checker.undeclared, optimize, max_memory, plans)
+        self._plans = PlanCache(
+            graph, self._checker.undeclared, optimize, max_memory, plans, self.precision
+        )
 
     # -- description -----------------------------------------------------------------------
 

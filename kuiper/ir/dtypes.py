@@ -8,7 +8,17 @@ import numpy as np
 
 from kuiper._support.struct import Struct
 
-__all__ = ["DTYPES", "ElementType", "from_numpy", "from_scalar_type", "from_torch"]
+__all__ = [
+    "BFLOAT16",
+    "DTYPES",
+    "ElementType",
+    "from_numpy",
+    "from_scalar_type",
+    "from_torch",
+]
+
+# Of tensors in memory; numpy has no such type, so this one is equal to no other of two bytes.
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 
 
 class ElementType(Struct):

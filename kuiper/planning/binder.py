@@ -10,7 +10,7 @@ import numpy as np
 from kuiper._kernels.micro import dispatch
 from kuiper._kernels.micro.packed import FLOAT_BYTES, PackedMatrix, split_memory
 from kuiper._runtime.pages import PagePool, aligned_empty
-from kuiper.ir import Operator, PostOp
+from kuiper.ir import Operand, Operator, PostOp
 from kuiper.ir.view import BufferKind, Layout, TensorSpec, TensorView
 from kuiper.ops import find_record
 from kuiper.ops.core.binder import OutputLayout
@@ -68,18 +68,12 @@ class Binder:
         """Return a copy in C order, with rows padded by :func:`~kuiper.ir.view.padded_row`."""
         return self._copied(value, Layout.PADDED_ROWS)
 
+    def stored(self, value: TensorView, dtype: np.dtype) -> TensorView:
+        """Return `value` in float32 or bfloat16, converted if it is in the other one."""
+        return self._planner.converted(value, dtype, self.operator.name)
+
     def _copied(self, value: TensorView, layout: str) -> TensorView:
-        planner = self._planner
-        key = (value.slot, value.offset, value.shape, value.strides, layout)
-        if key not in planner.copies:
-            copy = planner.allocate(value.shape, value.dtype, layout)
-            planner.add_copy(value, copy, self.operator.name)
-            planner.copies[key] = copy
-            for slot in (value.slot, copy.slot):
-                planner.copies_of.setdefault(slot, []).append(key)
-            # Later readers of `value` share the copy, so the copy is live as long as `value`.
-            planner.copy_source[copy.buffer] = value.buffer
-        return planner.copies[key]
+        return self._planner.copied(value, value.dtype, layout, self.operator.name)
 
     def output(
         self, index: int = 0, layout: OutputLayout = Layout.CONTIGUOUS,
@@ -115,7 +109,7 @@ class Binder:
         ):
             planner.define(operand, target)
             return target
-        if reuse is not None and target is None and self._may_overwrite(reuse, spec, order):
+        if reuse is not None and target is None and self._may_overwrite(reuse, operand, order):
             value = reuse.with_layout(reuse.shape, reuse.strides)
             # The buffer changes: copies of its old content, and of others into it, are invalid.
             for key in planner.copies_of.pop(reuse.slot, ()):
@@ -123,21 +117,22 @@ class Binder:
                 if copy is not None:
                     planner.copy_source.pop(copy.buffer, None)
         elif isinstance(order, str):
-            value = planner.allocate(spec.shape, spec.dtype, order)
+            value = planner.allocate(spec.shape, planner.stored_dtype(operand), order)
         else:  # a permutation of the axes
-            value = planner.allocate([spec.shape[d] for d in order], spec.dtype)
+            shape = [spec.shape[d] for d in order]
+            value = planner.allocate(shape, planner.stored_dtype(operand))
             value = value.permute(np.argsort(order).tolist())
         planner.define(operand, value)
         return value
 
     def _may_overwrite(
-        self, value: TensorView, spec: TensorSpec, layout: str | Sequence[int]
+        self, value: TensorView, output: Operand, layout: str | Sequence[int]
     ) -> bool:
         planner = self._planner
         if (
             value.buffer.kind != BufferKind.ARENA
-            or value.shape != spec.shape
-            or value.dtype != spec.dtype
+            or value.shape != planner.specs[output].shape
+            or value.dtype != planner.stored_dtype(output)
             or not has_layout(value, layout)
             or (0 in value.strides and _repeats(value))
         ):

@@ -55,6 +55,8 @@ class PlanCache:
         Maximum size of the operands of a run, in bytes.
     max_plans : int
         Maximum number of plans in the cache.
+    precision : str, default="float32"
+        ``"float32"`` or ``"bfloat16"``.
 
     Attributes
     ----------
@@ -71,6 +73,7 @@ class PlanCache:
         optimize: bool,
         max_memory: int,
         max_plans: int,
+        precision: str = "float32",
     ) -> None:
         # Imported with the first model: a program that only imports kuiper does not wait for them.
         from kuiper._runtime.executor import ArenaPool
@@ -79,6 +82,7 @@ class PlanCache:
         self.passes: tuple[PassReport, ...] = ()
         self.max_memory = max_memory
         self.max_plans = max_plans
+        self.precision = precision
         self._undeclared = undeclared
         self._only = None if optimize else NEEDED
         self._graph = graph.copy()
@@ -234,7 +238,7 @@ class PlanCache:
                 inputs = {operand: specs[operand] for operand in graph.inputs}
             return make_plan(
                 graph, inputs, n_threads, self.weights, self.arenas, self.max_memory, specs,
-                attributes,
+                attributes, self.precision,
             )  # fmt: skip
 
         if waiting:

@@ -28,6 +28,7 @@ from kuiper._support.memory import memory_text
 from kuiper.errors import OperatorError, ShapeError
 from kuiper.expression.functions import CUSTOM
 from kuiper.ir import Graph, Operand, Operator
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import (
     Buffer,
     BufferKind,
@@ -40,6 +41,7 @@ from kuiper.ir.view import (
     padded_row,
 )
 from kuiper.ops import find_record, record_or_none
+from kuiper.ops.core.record import Record
 from kuiper.ops.core.resolve import resolve
 from kuiper.ops.core.schema import StaticValue
 from kuiper.planning.arena import arrange, guard_bytes
@@ -53,6 +55,8 @@ from kuiper.planning.infer import (
     tensors_in,
 )
 from kuiper.planning.plan import Plan
+
+FLOAT32 = np.dtype(np.float32)
 
 # Products read four bytes at a time, and up to three beyond the last one of a tensor.
 QUAD_BYTES = 4
@@ -69,6 +73,7 @@ def make_plan(
     max_memory: int = sys.maxsize,
     specs: Mapping[Operand, Any] | None = None,
     attributes: Mapping[Operator, Mapping[str, TensorSpec]] | None = None,
+    precision: str = "float32",
 ) -> Plan:
     """Compile a graph for given input shapes.
 
@@ -90,6 +95,9 @@ def make_plan(
         Specs of operands that need not be inferred, `inputs` included; passes keep them up to date.
     attributes : mapping of Operator to dict, optional
         The specs of the weights of all operators.
+    precision : str
+        ``"float32"``, or ``"bfloat16"`` to store operands in it; see
+        :mod:`kuiper.planning.storage`.
 
     Returns
     -------
@@ -102,6 +110,8 @@ def make_plan(
     """
     planner = Planner(graph, inputs, n_threads, WeightCache() if cache is None else cache)
     planner.infer({} if specs is None else specs, attributes)
+    if precision == "bfloat16":
+        planner.choose_storage()
     return planner.plan(ArenaPool() if arenas is None else arenas, max_memory)
 
 
@@ -119,8 +129,10 @@ class Planner:
         Number of consumers that are not bound yet.
     aliases : dict of Buffer to set of Operand
         The operands that lie in a buffer.
+    bfloat16 : set of Operand
+        The operands stored in bfloat16.
     copies : dict
-        Copies in another layout, by source and layout.
+        Copies in another layout or element type, by source, layout and type.
     copies_of : dict of int to list
         Keys of `copies`, by the slots of source and copy.
     copy_source : dict of Buffer to Buffer
@@ -142,6 +154,7 @@ class Planner:
         self.specs: dict[Operand, Any] = {}
         self.attribute_specs: Mapping[Operator, Mapping[str, TensorSpec]] = {}
         self.values: dict[Operand, Any] = {}
+        self.bfloat16: set[Operand] = set()
         self.targets: dict[Operand, TensorView] = {}
         self.buffers: list[Buffer] = []
         self.steps: list[Any] = []
@@ -168,6 +181,18 @@ class Planner:
                 self.specs.update(
                     infer_outputs(operator, self.specs, self.input_specs, attributes[operator])
                 )
+
+    def choose_storage(self) -> None:
+        """Choose the operands that are stored in bfloat16."""
+        from kuiper.planning.storage import bfloat16_operands
+
+        results = {leaf for operand in self.graph.outputs for leaf in leaf_operands(operand)}
+        self.bfloat16 = bfloat16_operands(self.order, self.specs, results)
+
+    def stored_dtype(self, operand: Operand) -> np.dtype:
+        """Return the dtype of an operand in memory."""
+        dtype: np.dtype = BFLOAT16 if operand in self.bfloat16 else self.specs[operand].dtype
+        return dtype
 
     def plan(self, arenas: ArenaPool, max_memory: int) -> Plan:
         check_sizes(self.specs, max_memory)
@@ -262,13 +287,13 @@ class Planner:
                 for operand in joined
                 if self.may_have_target(operand, layouts, layout)
                 and times[operand] == 1
-                and self.specs[operand].dtype == spec.dtype
+                and self.stored_dtype(operand) == self.stored_dtype(output)
             }
             if not movable:
                 continue
             target = self.targets.get(output)
             if target is None or not has_layout(target, layout):
-                target = self.allocate(spec.shape, spec.dtype, layout)
+                target = self.allocate(spec.shape, self.stored_dtype(output), layout)
                 self.targets[output] = target
             self.aliases.setdefault(target.buffer, set()).add(output)
             for operand, start in zip(joined, starts, strict=False):
@@ -328,6 +353,8 @@ class Planner:
                 key: self.constant_view(spec)
                 for key, spec in self.attribute_specs[operator].items()
             }
+            if self.bfloat16 and not takes_bfloat16(record):
+                self.widen_inputs(operator)
             arguments = resolve(operator, record, self.values, attributes)
             arguments.n_outputs = len(outputs)
             call_record(operator, "prepare", arguments.bind, Binder(self, operator))
@@ -336,7 +363,7 @@ class Planner:
                 if isinstance(spec, TensorSpec) and not (
                     isinstance(value, TensorView)
                     and value.shape == spec.shape
-                    and value.dtype == spec.dtype
+                    and value.dtype in (spec.dtype, self.stored_dtype(operand))
                 ):
                     raise OperatorError(
                         f"{operator.label}: its record bound '{operand.name}' to {value}, but "
@@ -395,7 +422,7 @@ class Planner:
                 continue
             outputs.append([])
             for view in tensors_in(value):
-                output = self.allocate_output(view) if target is None else target
+                output = self.allocate_output(_as_result(view)) if target is None else target
                 if not same_memory(view, output):
                     self.add_copy(view, output, "pnnx.Output")
                 outputs[-1].append(output)
@@ -430,6 +457,34 @@ class Planner:
         self.buffers.append(buffer)
         return buffer
 
+    def widen_inputs(self, operator: Operator) -> None:
+        """Convert the inputs of an operator that takes float32 only."""
+        for operand in dict.fromkeys(operator.inputs):
+            value = self.values[operand]
+            if isinstance(value, TensorView) and value.dtype == BFLOAT16:
+                self.values[operand] = self.converted(value, FLOAT32, operator.name)
+
+    def converted(self, value: TensorView, dtype: np.dtype, name: str) -> TensorView:
+        """Return `value` in an element type and its layout; a conversion is shared."""
+        if value.dtype == dtype:
+            return value
+        is_image = value.is_channels_last and not value.is_contiguous
+        layout = Layout.CHANNELS_LAST if is_image else Layout.CONTIGUOUS
+        return self.copied(value, dtype, layout, name)
+
+    def copied(self, value: TensorView, dtype: np.dtype, layout: str, name: str) -> TensorView:
+        """Return a copy of `value`, which later operators share, in a layout and element type."""
+        key = (value.slot, value.offset, value.shape, value.strides, layout, dtype)
+        if key not in self.copies:
+            copy = self.allocate(value.shape, dtype, layout)
+            self.add_copy(value, copy, name)
+            self.copies[key] = copy
+            for slot in (value.slot, copy.slot):
+                self.copies_of.setdefault(slot, []).append(key)
+            # Later readers of `value` share the copy, so the copy is live as long as `value`.
+            self.copy_source[copy.buffer] = value.buffer
+        return self.copies[key]
+
     def constant_view(self, spec: TensorSpec) -> TensorView:
         """Return the view of a constant; there is one buffer per array."""
         source = spec.source
@@ -442,9 +497,16 @@ class Planner:
         return view
 
     def add_copy(self, source: TensorView, target: TensorView, name: str) -> None:
-        from kuiper._kernels.data.move import CopyStep
+        if source.dtype == target.dtype:
+            from kuiper._kernels.data.move import CopyStep
 
-        self.add_step(CopyStep(source, target), name)
+            self.add_step(CopyStep(source, target), name)
+        else:
+            from kuiper._kernels.elementwise.typed import TypedStep
+
+            step = TypedStep([(source, target.dtype)], [], target)
+            step.kind = "convert"
+            self.add_step(step, name)
 
     def add_step(self, step: Any, name: str) -> None:
         step.name = name
@@ -455,6 +517,16 @@ class Planner:
             if buffer.first < 0:
                 buffer.first = number
             buffer.last = number
+
+
+def takes_bfloat16(record: type[Record[Any]]) -> bool:
+    """Tell whether a record takes views in bfloat16; views of any element type cost nothing."""
+    return record.bfloat16 != "" or record.layout == Layout.VIEW
+
+
+def _as_result(view: TensorView) -> TensorSpec:
+    """Return the spec of a tensor for the caller, who gets no bfloat16."""
+    return TensorSpec(view.shape, FLOAT32 if view.dtype == BFLOAT16 else view.dtype)
 
 
 def _can_be_skipped(operator: Operator) -> bool:

@@ -12,7 +12,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from kuiper._kernels.data.strided cimport advance, cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.element_functions cimport (
-    ABSOLUTE, ADD, AND, BOOL, DIVIDE, EQUAL, FLOAT32, FLOAT64, FLOOR_DIVIDE, INT16, INT32,
+    ABSOLUTE, ADD, AND, BFLOAT16, BOOL, DIVIDE, EQUAL, FLOAT32, FLOAT64, FLOOR_DIVIDE, INT16, INT32,
     INT64, INT8, IS_FINITE, IS_INFINITE, LESS, LESS_EQUAL, MAXIMUM, MINIMUM, MULTIPLY, OR,
     REMAINDER, SHIFT_LEFT, SHIFT_RIGHT, SUBTRACT, UINT8, UNEQUAL, XOR,
 )
@@ -21,6 +21,7 @@ from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 
 from kuiper._kernels.data.loops import strided_loops
 from kuiper._kernels.elementwise.elementwise import unary_number
+from kuiper.ir import dtypes
 
 cdef enum:
     BLOCK = 512           # elements computed at a time
@@ -191,7 +192,7 @@ cdef void load(
 cdef inline Py_ssize_t type_bytes(int type) noexcept nogil:
     if type <= INT8:
         return 1
-    return 2 if type == INT16 else 4 if type == INT32 or type == FLOAT32 else 8
+    return 2 if type == INT16 or type == BFLOAT16 else 4 if type == INT32 or type == FLOAT32 else 8
 
 
 cdef void typed_run(
@@ -304,8 +305,8 @@ cdef class TypedStep(Step):
         strides = [value.strides for value in tensors]
         self._arrange(strided_loops(y.shape, strides, order=y.strides), tensors)
         types = [dtype.name for _, dtype in inputs]
-        for i, name in enumerate(types):
-            self.p.inputs[i].wanted = TYPES[name]
+        for i, (_, dtype) in enumerate(inputs):
+            self.p.inputs[i].wanted = type_number(dtype)
         for i, (name, dtype, arguments) in enumerate(instructions):
             types.append("bool" if name in TESTS else dtype.name)
             self._fill(&self.p.instructions[i], name, dtype.name, types, arguments)
@@ -340,7 +341,7 @@ cdef class TypedStep(Step):
         for i, value in enumerate(tensors):
             t = &self.p.y if i == self.p.n_inputs else &self.p.inputs[i].tensor
             t.ref = self.ref(value)
-            t.type, t.itemsize = TYPES[value.dtype.name], value.dtype.itemsize
+            t.type, t.itemsize = type_number(value.dtype), value.dtype.itemsize
             t.row, t.column = row_strides[i], column_strides[i]
 
     cdef bint _is_dense(self, const tensor_t* t):
@@ -385,6 +386,11 @@ cdef class TypedStep(Step):
             one.location, one.number = IN_REGISTER, taken(free)
             for value in ends[i]:
                 free.append(self.p.instructions[<int> value - self.p.n_inputs].number)
+
+
+def type_number(dtype):
+    """Return the number of an element type."""
+    return BFLOAT16 if dtype == dtypes.BFLOAT16 else TYPES[dtype.name]
 
 
 def is_possible(n_inputs, instructions):

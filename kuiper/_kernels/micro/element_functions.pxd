@@ -10,6 +10,7 @@ cdef enum Type:
     INT64
     FLOAT32
     FLOAT64
+    BFLOAT16      # converts from and to FLOAT32 only
 
 # Functions of two elements of one type.  A function of one element takes the element twice.
 cdef enum Function:

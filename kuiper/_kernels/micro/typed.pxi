@@ -2,7 +2,7 @@
 # These are plain loops, which the compiler vectorizes.
 
 from libc.math cimport INFINITY, fabs
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from kuiper._kernels.micro cimport element_functions as typed
@@ -93,6 +93,25 @@ cdef inline void convert_items(const element_t* x, target_t* y, Py_ssize_t n) no
             y[i] = <target_t> x[i]
 
 
+cdef inline void widen(const uint16_t* x, float* y, Py_ssize_t n) noexcept nogil:
+    """bfloat16 to float32: the upper half of the bits."""
+    cdef uint32_t word
+    cdef Py_ssize_t i
+    for i in range(n):
+        word = <uint32_t> x[i] << 16
+        memcpy(&y[i], &word, sizeof(float))
+
+
+cdef inline void narrow(const float* x, uint16_t* y, Py_ssize_t n) noexcept nogil:
+    """float32 to bfloat16, to the nearest, from halves to even; NaN stays NaN."""
+    cdef uint32_t word, nearest
+    cdef Py_ssize_t i
+    for i in range(n):
+        memcpy(&word, &x[i], sizeof(float))
+        nearest = word + 0x7FFF + (word >> 16 & 1)
+        y[i] = <uint16_t> ((nearest if x[i] == x[i] else word | 0x400000) >> 16)
+
+
 cdef inline void convert_from(
     const element_t* x, int target, void* y, Py_ssize_t n
 ) noexcept nogil:
@@ -119,7 +138,11 @@ cdef inline void convert_from(
 cdef void typed_convert(
     int source, int target, Py_ssize_t n, const void* x, void* y
 ) noexcept nogil:
-    if source <= typed.UINT8:
+    if source == typed.BFLOAT16:
+        widen(<const uint16_t*> x, <float*> y, n)
+    elif target == typed.BFLOAT16:
+        narrow(<const float*> x, <uint16_t*> y, n)
+    elif source <= typed.UINT8:
         convert_from(<const uint8_t*> x, target, y, n)
     elif source == typed.INT8:
         convert_from(<const int8_t*> x, target, y, n)

@@ -28,6 +28,8 @@ else:
 
 
 __all__ = [
+    "FOLLOWS",
+    "STARTS",
     "NoBatchRule",
     "Record",
     "define_record",
@@ -40,6 +42,10 @@ __all__ = [
 ]
 
 T = TypeVar("T", covariant=True)
+
+# What a record does with operands in bfloat16; see `Record.bfloat16`.
+STARTS = "starts"
+FOLLOWS = "follows"
 
 
 class NoBatchRule(str):
@@ -78,6 +84,10 @@ class Record(Generic[T]):
     computes_bytes : bool
         Whether it is a product of bytes, whose post-ops may end with ``kuiper.QuantizeLinear`` and
         may add a residual of bytes.
+    bfloat16 : str
+        Whether `bind` takes views stored in bfloat16, and writes outputs that the planner stores so
+        (each of them may be float32 as well): ``STARTS`` for a dense product, which is worth a
+        conversion of its input, ``FOLLOWS`` for other operators, ``""`` for float32 only.
     identity : bool
         Whether the output is the first input; a pass removes such operators.
     is_pure : bool
@@ -112,6 +122,7 @@ class Record(Generic[T]):
     layout = Layout.CONTIGUOUS
     post_ops = False
     computes_bytes = False
+    bfloat16 = ""
     identity = False
     is_pure = True
     replaceable = False

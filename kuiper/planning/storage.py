@@ -1,0 +1,78 @@
+"""The element types in which operands are stored.
+
+Shapes and dtypes are inferred for float32.  With the precision ``"bfloat16"`` some of the float32
+operands are stored in bfloat16: half the memory, and dense products of pairs.  A record says what
+it can do by its `bfloat16`:
+
+- ``"starts"``: a dense product, which is worth a conversion of its input;
+- ``"follows"``: everything else with such kernels; worth it where an input has the type already;
+- ``""``: float32 only; the binder converts what it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from kuiper.ir import Operand, Operator
+from kuiper.ir.view import Layout, TensorSpec
+from kuiper.ops import record_or_none
+from kuiper.ops.core.record import FOLLOWS, STARTS
+
+__all__ = ["bfloat16_operands"]
+
+
+def bfloat16_operands(
+    order: Sequence[Operator], specs: dict[Operand, Any], results: Collection[Operand]
+) -> set[Operand]:
+    """Return the operands to store in bfloat16.
+
+    Parameters
+    ----------
+    order : sequence of Operator
+        Topological.
+    specs : dict of Operand to (TensorSpec or StaticValue)
+    results : collection of Operand
+        The results of the model, which stay in float32.
+    """
+    stored: set[Operand] = set()
+    kinds: dict[str, str] = {}
+    for operator in order:
+        kind = kinds.get(operator.type)
+        if kind is None:
+            kind = kinds[operator.type] = _kind(operator.type)
+        if kind == STARTS or (kind and not stored.isdisjoint(operator.inputs)):
+            stored.update(
+                operand
+                for operand in operator.outputs
+                if operand not in results and _is_stored(specs.get(operand))
+            )
+    # An operand that no such operator reads would only be converted back.
+    for operator in reversed(order):
+        for operand in operator.outputs:
+            if operand in stored and not any(
+                _reads(kinds[use.operator.type], use.operator, stored) for use in operand.uses
+            ):
+                stored.discard(operand)
+    return stored
+
+
+def _kind(type: str) -> str:
+    record = record_or_none(type)
+    if record is None:
+        return ""
+    return record.bfloat16 or (FOLLOWS if record.layout == Layout.VIEW else "")
+
+
+def _reads(kind: str, reader: Operator, stored: set[Operand]) -> bool:
+    """Tell whether an operator reads bfloat16; a view does so if its result is stored in it."""
+    record = record_or_none(reader.type)
+    if record is not None and record.layout == Layout.VIEW:
+        return any(operand in stored for operand in reader.outputs)
+    return kind != ""
+
+
+def _is_stored(spec: Any) -> bool:
+    return isinstance(spec, TensorSpec) and spec.dtype == np.float32 and not spec.is_constant
