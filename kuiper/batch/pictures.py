@@ -40,7 +40,7 @@ class PictureStage(Stage):
     errors : str, default="column"
         ``"column"`` puts the reason why a picture cannot be read into the column ``error``, whose
         other results are missing in that row; ``"raise"`` raises it.
-    keep, batch, threads, plugins
+    keep, batch, threads, plugins, precision
         See :class:`Stage`.
     """
 
@@ -55,10 +55,13 @@ class PictureStage(Stage):
         batch: int | None = None,
         threads: int | None = None,
         plugins: Sequence[str | os.PathLike[str]] = (),
+        precision: str | None = None,
     ) -> None:
         import_module("kuiper.vision._opencv")  # raises here, not in every process
 
-        super().__init__(model, keep=keep, batch=batch, threads=threads, plugins=plugins)
+        super().__init__(
+            model, keep=keep, batch=batch, threads=threads, plugins=plugins, precision=precision
+        )
         if not isinstance(column, str):
             raise InputError(f"column is {column!r}, expected the name of a column")
         if channels not in ("rgb", "bgr"):
@@ -196,7 +199,7 @@ class Classify(PictureStage):
         By default that of the bundled model, or ImageNet's for other models.
     labels : str or os.PathLike, optional
         A file with one name per line; see :func:`kuiper.vision.load_labels`.
-    channels, errors, keep, batch, threads, plugins
+    channels, errors, keep, batch, threads, plugins, precision
         See :class:`PictureStage` and :class:`Stage`.
 
     Examples
@@ -220,10 +223,11 @@ class Classify(PictureStage):
         batch: int | None = None,
         threads: int | None = None,
         plugins: Sequence[str | os.PathLike[str]] = (),
+        precision: str | None = None,
     ) -> None:
         super().__init__(
             model, column, channels=channels, errors=errors, keep=keep, batch=batch,
-            threads=threads, plugins=plugins,
+            threads=threads, plugins=plugins, precision=precision,
         )  # fmt: skip
         self.topk = at_least_1("topk", topk)
         self.how = how
@@ -280,7 +284,7 @@ class Detect(PictureStage):
         See :class:`PictureStage`, also for what is not described here.
     labels, threshold, iou, decoder, size
         See :class:`kuiper.vision.Detector`.
-    channels, errors, keep, batch, threads, plugins
+    channels, errors, keep, batch, threads, plugins, precision
         See :class:`PictureStage` and :class:`Stage`.
     """
 
@@ -300,10 +304,11 @@ class Detect(PictureStage):
         batch: int | None = None,
         threads: int | None = None,
         plugins: Sequence[str | os.PathLike[str]] = (),
+        precision: str | None = None,
     ) -> None:
         super().__init__(
             model, column, channels=channels, errors=errors, keep=keep, batch=batch,
-            threads=threads, plugins=plugins,
+            threads=threads, plugins=plugins, precision=precision,
         )  # fmt: skip
         self.labels = None if labels is None else str(Path(labels).absolute())
         self.threshold, self.iou, self.decoder, self.size = threshold, iou, decoder, size
@@ -348,7 +353,7 @@ class Segment(PictureStage):
         See :class:`PictureStage`, also for what is not described here.
     kind, size
         See :class:`kuiper.vision.Segmenter`.
-    channels, errors, keep, batch, threads, plugins
+    channels, errors, keep, batch, threads, plugins, precision
         See :class:`PictureStage` and :class:`Stage`.
     """
 
@@ -365,10 +370,11 @@ class Segment(PictureStage):
         batch: int | None = None,
         threads: int | None = None,
         plugins: Sequence[str | os.PathLike[str]] = (),
+        precision: str | None = None,
     ) -> None:
         super().__init__(
             model, column, channels=channels, errors=errors, keep=keep, batch=batch,
-            threads=threads, plugins=plugins,
+            threads=threads, plugins=plugins, precision=precision,
         )  # fmt: skip
         self.kind, self.size = kind, size
 

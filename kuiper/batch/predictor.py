@@ -45,7 +45,7 @@ class Predictor(Stage):
     errors : str, default="column"
         With `preprocess`: ``"column"`` puts the reason why a picture cannot be read into a column
         ``error``, whose other values are missing in that row; ``"raise"`` raises it.
-    keep, batch, threads, plugins
+    keep, batch, threads, plugins, precision
         See :class:`Stage`.
 
     Raises
@@ -76,8 +76,11 @@ class Predictor(Stage):
         batch: int | None = None,
         threads: int | None = None,
         plugins: Sequence[str | os.PathLike[str]] = (),
+        precision: str | None = None,
     ) -> None:
-        super().__init__(model, keep=keep, batch=batch, threads=threads, plugins=plugins)
+        super().__init__(
+            model, keep=keep, batch=batch, threads=threads, plugins=plugins, precision=precision
+        )
         if isinstance(columns, Mapping):
             columns = {
                 name: given if isinstance(given, str) else tuple(given)

@@ -21,6 +21,7 @@ from kuiper._support.threads import ForkLock, check_num_threads
 from kuiper.batch.fields import Type, ddl_type, missing
 from kuiper.batch.frames import Column, Frame, as_frame, check_columns
 from kuiper.errors import InputError
+from kuiper.planning.precision import chosen_precision, default_precision
 from kuiper.pnnx import _bin_paths
 from kuiper.vision.model_zoo import BUNDLED, find_model
 
@@ -84,6 +85,8 @@ class Stage:
     plugins : sequence of str or os.PathLike, default=()
         Python files to run before the model is loaded, which define operators by
         :func:`kuiper.operator`.
+    precision : str, optional
+        As for :func:`kuiper.load`; chosen on this machine for all others.
 
     Raises
     ------
@@ -101,6 +104,7 @@ class Stage:
         batch: int | None = None,
         threads: int | None = None,
         plugins: Sequence[str | os.PathLike[str]] = (),
+        precision: str | None = None,
     ) -> None:
         if not isinstance(model, str | os.PathLike):
             raise InputError(
@@ -117,6 +121,7 @@ class Stage:
         self.batch = None if batch is None else at_least_1("batch", batch)
         self.threads = None if threads is None else check_num_threads(threads)
         self.plugins = tuple(str(Path(plugin).absolute()) for plugin in plugins)
+        self.precision = chosen_precision(precision)
         # The folder to which paths of pictures are relative; run_dataset sets that of its input.
         self.root = ""
 
@@ -167,14 +172,16 @@ class Stage:
                 2, f"{error.strerror} on the machine {platform.node()}", error.filename
             ) from None
         stamp = (str(path), status.st_mtime_ns, status.st_size)
-        key = (type(self), stamp, self.plugins, repr(sorted(self._options().items())))
+        options = repr(sorted(self._options().items()))
+        key = (type(self), stamp, self.plugins, self.precision, options)
         with _lock:
             if key not in _networks:
                 for plugin in self.plugins:
                     if plugin not in _plugins:  # an operator is not defined twice
                         runpy.run_path(plugin)
                         _plugins.add(plugin)
-                network, model = self._load(path)
+                with default_precision(self.precision):
+                    network, model = self._load(path)
                 model.threads = 1
                 _networks[key] = network
                 while len(_networks) > NETWORKS_KEPT:
@@ -199,6 +206,7 @@ class Stage:
             "stage": type(self).__name__,
             "model": path.name,
             "sha256": digest.hexdigest(),
+            "precision": self.precision,
             "keep": None if self.keep is None else list(self.keep),
             **self._options(),
         }

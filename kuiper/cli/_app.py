@@ -6,7 +6,8 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 
@@ -25,6 +26,7 @@ from kuiper.cli import (
 from kuiper.cli._arguments import HelpFormatter
 from kuiper.cli._console import Console
 from kuiper.cli.completing import subcommands
+from kuiper.planning.precision import PRECISION_VARIABLE
 
 __all__ = ["EXIT_CODES", "build_parser", "main"]
 
@@ -90,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if getattr(options, "threads", None) is not None and isinstance(options.threads, int):
             kuiper.set_num_threads(options.threads)
-        return int(options.run(options, console) or 0)
+        with _precision(getattr(options, "precision", None)):
+            return int(options.run(options, console) or 0)
     except kuiper.MissingPackageError as error:
         return _fail(options, str(error), "package")
     except kuiper.KuiperError as error:
@@ -106,6 +109,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(options, str(error), "refused")
     except KeyboardInterrupt:
         return _fail(options, "interrupted", "interrupted")
+
+
+@contextmanager
+def _precision(precision: str | None) -> Iterator[None]:
+    """Set the default precision, for the processes that a command starts, too."""
+    before = os.environ.get(PRECISION_VARIABLE)
+    if precision is not None:
+        os.environ[PRECISION_VARIABLE] = precision
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[PRECISION_VARIABLE] = before
+        elif precision is not None:
+            del os.environ[PRECISION_VARIABLE]
 
 
 def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:

@@ -14,6 +14,7 @@ __all__ = [
     "add_model",
     "add_output",
     "add_plugin",
+    "add_precision",
     "add_preprocessing",
     "divisors",
     "fraction",
@@ -164,6 +165,17 @@ def add_output(parser: argparse.ArgumentParser, threads: bool = True) -> None:
     add("--verbose", action="store_true", help="log loading and planning to standard error")
     if threads:
         add("--threads", type=positive, metavar="N", help="number of threads (default: all)")
+        add_precision(parser)
+
+
+def add_precision(parser: argparse.ArgumentParser) -> None:
+    """Add the option for the precision; :func:`kuiper.cli._app.main` applies it."""
+    parser.add_argument(
+        "--precision",
+        choices=["float32", "bfloat16", "auto"],
+        help="precision of activations and products; auto is bfloat16 where that is faster "
+        "(default: the variable KUIPER_PRECISION, else float32)",
+    )
 
 
 def add_preprocessing(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kuiper.cli._arguments import (
     Commands,
     add_output,
+    add_precision,
     add_preprocessing,
     fraction,
     new_command,
@@ -93,6 +94,7 @@ example: kuiper run-dataset photos/ --out classes/ --task classify --format json
     )
     group("--outputs", metavar="A,B", help="predict: the outputs to write (default: all)")
     add_preprocessing(parser)
+    add_precision(parser)
     add_output(parser, threads=False)
 
 

@@ -14,6 +14,7 @@ from kuiper.cli._arguments import (
     Commands,
     add_model,
     add_output,
+    add_precision,
     add_preprocessing,
     add_shape,
     fraction,
@@ -72,6 +73,7 @@ example: kuiper run model.pnnx.param photo.jpg -o out.npz""",
         help="instruction sets to measure, such as baseline,avx2,avx512 (default: the best)",
     )
     add("--seconds", type=fraction, default=2.0, metavar="S", help="duration of each (default: 2)")
+    add_precision(parser)
     add_output(parser, threads=False)
 
     parser = new_command(
@@ -217,6 +219,7 @@ def bench(options: argparse.Namespace, console: Console) -> int:
                     "shapes": [list(shape) for shape in shapes],
                     "threads": threads,
                     "isa": isa,
+                    "precision": model.precision,
                     "runs": len(times),
                     "median_ms": median * 1e3,
                     "p90_ms": float(np.quantile(times, 0.9)) * 1e3,
@@ -245,7 +248,8 @@ def bench(options: argparse.Namespace, console: Console) -> int:
             for row in rows
         ],
     )
-    console.text(f"kuiper {version}, {min(row['runs'] for row in rows)} runs or more each")
+    runs = min(row["runs"] for row in rows)
+    console.text(f"kuiper {version}, {model.precision}, {runs} runs or more each")
     return 0
 
 
@@ -276,6 +280,7 @@ def profile(options: argparse.Namespace, console: Console) -> int:
             "total_ms": result.total * 1e3,
             "threads": result.n_threads,
             "arena_bytes": result.arena_bytes,
+            "precision": model.precision,
             "peaks": peaks._asdict() if peaks else None,
             "html": options.html,
             "trace": options.trace,
@@ -307,6 +312,8 @@ def profile(options: argparse.Namespace, console: Console) -> int:
         if peaks.caches:
             line += f", caches up to {peaks.caches[0][1]:.0f} GB/s"
     console.text(f"\n{line}")
+    if text := result.precisions_text():
+        console.text(text)
     if options.html:
         console.text(f"page: {options.html}")
     if options.trace:

@@ -8,7 +8,7 @@ import runpy
 from pathlib import Path
 
 import kuiper
-from kuiper.cli._arguments import Commands, new_command, positive
+from kuiper.cli._arguments import Commands, add_precision, new_command, positive
 from kuiper.cli._console import Console
 
 __all__ = ["add_commands"]
@@ -52,6 +52,7 @@ example: kuiper serve resnet18.pnnx.param
         help="largest batch of waiting requests; auto measures which sizes pay, 1 joins none",
     )
     running("--delay", type=_seconds, default=0.0, metavar="S", help="wait for a full batch")
+    add_precision(parser)
     running("--plans", type=positive, default=32, metavar="N", help="input shapes kept planned")
     running("--workers", type=positive, metavar="N", help="processes, replaced if they die")
     limits = parser.add_argument_group("limits").add_argument

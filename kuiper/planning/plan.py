@@ -102,6 +102,9 @@ class Plan:
     output_counts : tuple of int
         Number of `outputs` of each operand that the graph returns: 1 for a tensor, more for a list.
     arena_bytes : int
+    float32_reasons : dict of str to str, or None
+        Of a plan in bfloat16: the operators that compute in float32, by name, and why; see
+        :func:`kuiper.planning.storage.float32_reasons`.
     is_segmented : bool
         Tells a plan from a :class:`~kuiper.planning.segments.SegmentedPlan`.
     """
@@ -121,6 +124,7 @@ class Plan:
     ) -> None:
         self.steps = tuple(steps)
         self.arena_bytes = arena_bytes
+        self.float32_reasons: dict[str, str] | None = None
         self.n_threads = n_threads
         self.buffers = tuple(buffers)
         self.inputs = tuple(value.spec for value in inputs)

@@ -41,7 +41,6 @@ from kuiper.ir.view import (
     padded_row,
 )
 from kuiper.ops import find_record, record_or_none
-from kuiper.ops.core.record import Record
 from kuiper.ops.core.resolve import resolve
 from kuiper.ops.core.schema import StaticValue
 from kuiper.planning.arena import arrange, guard_bytes
@@ -55,6 +54,7 @@ from kuiper.planning.infer import (
     tensors_in,
 )
 from kuiper.planning.plan import Plan
+from kuiper.planning.storage import bfloat16_operands, float32_reasons, takes_bfloat16
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -129,8 +129,8 @@ class Planner:
         Number of consumers that are not bound yet.
     aliases : dict of Buffer to set of Operand
         The operands that lie in a buffer.
-    bfloat16 : set of Operand
-        The operands stored in bfloat16.
+    bfloat16 : set of Operand or None
+        The operands stored in bfloat16; None if the precision is float32.
     copies : dict
         Copies in another layout or element type, by source, layout and type.
     copies_of : dict of int to list
@@ -154,7 +154,7 @@ class Planner:
         self.specs: dict[Operand, Any] = {}
         self.attribute_specs: Mapping[Operator, Mapping[str, TensorSpec]] = {}
         self.values: dict[Operand, Any] = {}
-        self.bfloat16: set[Operand] = set()
+        self.bfloat16: set[Operand] | None = None
         self.targets: dict[Operand, TensorView] = {}
         self.buffers: list[Buffer] = []
         self.steps: list[Any] = []
@@ -184,14 +184,14 @@ class Planner:
 
     def choose_storage(self) -> None:
         """Choose the operands that are stored in bfloat16."""
-        from kuiper.planning.storage import bfloat16_operands
-
         results = {leaf for operand in self.graph.outputs for leaf in leaf_operands(operand)}
         self.bfloat16 = bfloat16_operands(self.order, self.specs, results)
 
     def stored_dtype(self, operand: Operand) -> np.dtype:
         """Return the dtype of an operand in memory."""
-        dtype: np.dtype = BFLOAT16 if operand in self.bfloat16 else self.specs[operand].dtype
+        if self.bfloat16 is not None and operand in self.bfloat16:
+            return BFLOAT16
+        dtype: np.dtype = self.specs[operand].dtype
         return dtype
 
     def plan(self, arenas: ArenaPool, max_memory: int) -> Plan:
@@ -213,9 +213,12 @@ class Planner:
             for value in tensors_in(self.values[operand])
             if value.buffer.kind == BufferKind.INPUT
         ]
-        return Plan(
+        plan = Plan(
             self.steps, self.buffers, arena_bytes, inputs, outputs, counts, self.n_threads, arenas
         )
+        if self.bfloat16 is not None:
+            plan.float32_reasons = float32_reasons(self.order, self.values)
+        return plan
 
     def check_total(self, arena_bytes: int, max_memory: int) -> None:
         total = arena_bytes + sum(b.n_bytes for b in self.buffers if b.kind == BufferKind.OUTPUT)
@@ -517,11 +520,6 @@ class Planner:
             if buffer.first < 0:
                 buffer.first = number
             buffer.last = number
-
-
-def takes_bfloat16(record: type[Record[Any]]) -> bool:
-    """Tell whether a record takes views in bfloat16; views of any element type cost nothing."""
-    return record.bfloat16 != "" or record.layout == Layout.VIEW
 
 
 def _as_result(view: TensorView) -> TensorSpec:

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from kuiper._kernels.micro import dispatch
 from kuiper.errors import InputError
 
-__all__ = ["PRECISIONS", "chosen_precision"]
+__all__ = ["PRECISIONS", "PRECISION_VARIABLE", "chosen_precision", "default_precision"]
 
+PRECISION_VARIABLE = "KUIPER_PRECISION"
 PRECISIONS = ("float32", "bfloat16", "auto")
+
+
+_default: ContextVar[str | None] = ContextVar("default precision", default=None)
+
+
+@contextmanager
+def default_precision(precision: str) -> Iterator[None]:
+    """Set the precision of models that are loaded without a setting inside a with block."""
+    token = _default.set(precision)
+    try:
+        yield
+    finally:
+        _default.reset(token)
 
 
 def chosen_precision(precision: str | None) -> str:
@@ -18,7 +35,8 @@ def chosen_precision(precision: str | None) -> str:
     Parameters
     ----------
     precision : str or None
-        One of `PRECISIONS`; None for the environment variable ``KUIPER_PRECISION``, else float32.
+        One of `PRECISIONS`; None for that of :func:`default_precision`, else of the environment
+        variable ``KUIPER_PRECISION``, else float32.
 
     Raises
     ------
@@ -27,7 +45,9 @@ def chosen_precision(precision: str | None) -> str:
     """
     source = "precision"
     if precision is None:
-        source = "KUIPER_PRECISION"
+        precision = _default.get()
+    if precision is None:
+        source = PRECISION_VARIABLE
         precision = os.environ.get(source, "").strip() or "float32"
     if not isinstance(precision, str) or precision not in PRECISIONS:
         expected = ", ".join(map(repr, PRECISIONS))

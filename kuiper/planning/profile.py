@@ -44,7 +44,8 @@ class Profile:
         operations of the definition that Winograd's or Strassen's algorithm does without, on the
         last step of an operator); of a convolution
         `algorithm`, the name of the chosen one, and `left`, the reason against each other one by
-        name; of other operators None and empty.
+        name; of other operators None and empty; `precision`, ``"float32"`` or ``"bfloat16"``, and
+        `float32_reason`, why an operator of a model in bfloat16 computes in float32, else None.
     total : float
         Sum over all steps.
     """
@@ -59,6 +60,7 @@ class Profile:
         self.total = float(seconds.sum())
         self.n_threads = plan.n_threads
         self.arena_bytes = plan.arena_bytes
+        reasons = plan.float32_reasons
         self.rows = [
             {
                 "name": step.name,
@@ -70,6 +72,8 @@ class Profile:
                 "gflops": step.flops / t / 1e9 if t > 0 else 0.0,
                 "gbytes": step.bytes / t / 1e9 if t > 0 else 0.0,
                 "saved_flops": step.saved_flops,
+                "precision": "float32" if reasons is None or step.name in reasons else "bfloat16",
+                "float32_reason": None if reasons is None else reasons.get(step.name),
             }
             for step, t in zip(steps, seconds, strict=True)
         ]
@@ -77,6 +81,22 @@ class Profile:
     def by_algorithm(self) -> dict[str, int]:
         """Return the number of convolutions by algorithm."""
         return count_algorithms({row["name"]: row["algorithm"] for row in self.rows})
+
+    def precisions_text(self) -> str:
+        """Return how many operators compute in which precision; empty if all are in float32."""
+        by_operator = {row["name"]: row for row in self.rows}
+        if all(row["precision"] == "float32" for row in self.rows):
+            return ""
+        counts = Counter(row["precision"] for row in by_operator.values())
+        parts = [f"{counts['bfloat16']} operators in bfloat16"]
+        converted = sum(row["kind"] == "convert" for row in self.rows)
+        if converted:
+            seconds = sum(row["seconds"] for row in self.rows if row["kind"] == "convert")
+            share = seconds / self.total if self.total else 0.0
+            parts.append(f"{converted} conversions ({share:.1%} of the time)")
+        reasons = Counter(row["float32_reason"] for row in by_operator.values())
+        parts += [f"{n} in float32: {reason}" for reason, n in reasons.items() if reason]
+        return "; ".join(parts)
 
     def by_kind(self) -> list[dict[Any, Any]]:
         """Return the rows summed by kernel, slowest first."""
@@ -140,6 +160,8 @@ class Profile:
             lines.append(f"{g['kind']:{width}}  {steps:{kernel}} {figures}")
         if counts := self.by_algorithm():
             lines.append(f"convolutions: {algorithms_text(counts)}")
+        if text := self.precisions_text():
+            lines.append(text)
         lines.append(
             f"total {self.total * 1e3:.3f} ms, {self.n_threads} threads, "
             f"arena {self.arena_bytes / 2**20:.1f} MiB"

@@ -95,6 +95,14 @@ class SegmentedPlan:
         return self._first.plan
 
     @property
+    def float32_reasons(self) -> dict[str, str] | None:
+        """Those of all cached segments, see :class:`~kuiper.planning.plan.Plan`."""
+        with self._lock:
+            plans = [self.first_plan, *[segment.plan for segment in self._later.values()]]
+        known = [plan.float32_reasons for plan in plans if plan.float32_reasons is not None]
+        return {name: why for reasons in known for name, why in reasons.items()} if known else None
+
+    @property
     def arena_bytes(self) -> int:
         """Size of the largest arena of the cached segments."""
         with self._lock:

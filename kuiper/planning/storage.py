@@ -11,17 +11,18 @@ it can do by its `bfloat16`:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from kuiper.ir import Operand, Operator
-from kuiper.ir.view import Layout, TensorSpec
+from kuiper.ir.dtypes import BFLOAT16
+from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops import record_or_none
-from kuiper.ops.core.record import FOLLOWS, STARTS
+from kuiper.ops.core.record import FOLLOWS, STARTS, Record
 
-__all__ = ["bfloat16_operands"]
+__all__ = ["bfloat16_operands", "float32_reasons", "takes_bfloat16"]
 
 
 def bfloat16_operands(
@@ -57,6 +58,39 @@ def bfloat16_operands(
             ):
                 stored.discard(operand)
     return stored
+
+
+def float32_reasons(order: Sequence[Operator], values: Mapping[Operand, Any]) -> dict[str, str]:
+    """Return the operators of a plan in bfloat16 that compute in float32, by name, and why.
+
+    Parameters
+    ----------
+    order : sequence of Operator
+    values : mapping of Operand to (TensorView or StaticValue)
+        Of the operators that are bound.
+    """
+    reasons = {}
+    for operator in order:
+        record = record_or_none(operator.type)
+        if record is None or not any(map(_is_float, map(values.get, operator.outputs))):
+            continue
+        if not takes_bfloat16(record):
+            reasons[operator.name] = "no kernel for bfloat16"
+        elif not any(
+            isinstance(value, TensorView) and value.dtype == BFLOAT16
+            for value in map(values.get, [*operator.inputs, *operator.outputs])
+        ):
+            reasons[operator.name] = "neither inputs nor results are stored in bfloat16"
+    return reasons
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, TensorView) and value.dtype in (np.float32, BFLOAT16)
+
+
+def takes_bfloat16(record: type[Record[Any]]) -> bool:
+    """Tell whether a record takes views in bfloat16; a view of any element type costs nothing."""
+    return record.bfloat16 != "" or record.layout == Layout.VIEW
 
 
 def _kind(type: str) -> str:

@@ -10,6 +10,7 @@ from kuiper._kernels.elementwise.typed import TypedStep
 from kuiper._runtime.step import run_step
 from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Buffer, TensorView, contiguous_strides
+from kuiper.planning.precision import default_precision
 
 from ...support.workbench import ISAS, isa
 
@@ -108,3 +109,11 @@ def test_widening_is_exact_in_any_layout(variant):
         back = converted(given, BFLOAT16)
         numbers = ~np.isnan(given)
         assert np.array_equal(back[numbers], view(x)[numbers])
+
+
+def test_the_default_of_a_block_precedes_the_environment(monkeypatch):
+    monkeypatch.setenv("KUIPER_PRECISION", "float32")
+    with default_precision("bfloat16"):
+        assert kuiper.load(PARAM).precision == "bfloat16"
+        assert kuiper.load(PARAM, precision="float32").precision == "float32"
+    assert kuiper.load(PARAM).precision == "float32"
