@@ -96,6 +96,7 @@ ISAS = {
     "avx2": ("__x86_64__", ["-mavx2", "-mfma", "-mf16c"]),
     "avx512": ("__x86_64__", AVX512),
     "avx512_vnni": ("__x86_64__", [*AVX512, "-mavx512vnni"]),  # extends avx512
+    "avx512_bf16": ("__x86_64__", [*AVX512, "-mavx512bf16"]),  # too
     # gcc would move loads ahead until the 31 vectors of a tile no longer fit the registers.
     "neon": ("__aarch64__", ["-DKUIPER_NEON", "-fno-schedule-insns"]),
 }  # fmt: skip
@@ -109,6 +110,7 @@ MICRO_HEADERS = (
     "few_outputs.h",
     "heights.h",
     "lanes.h",
+    "pair_tile.h",
     "tile.h",
     "transpose.h",
     "variant.h",

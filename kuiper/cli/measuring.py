@@ -192,7 +192,7 @@ def bench(options: argparse.Namespace, console: Console) -> int:
 
     model = load_model(options)
     threads_before, isa_before = kuiper.get_num_threads(), dispatch.active_name()
-    unknown = set(options.isa or ()) - set(dispatch.available())
+    unknown = set(options.isa or ()) - {*dispatch.available(), *dispatch.tried()}
     if unknown:
         raise kuiper.InputError(
             f"--isa: this machine has no {', '.join(sorted(unknown))}; "

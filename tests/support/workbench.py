@@ -23,6 +23,7 @@ from kuiper.ir.view import Buffer, BufferKind, TensorView, channels_last_strides
 __all__ = [
     "EXTENDED_ISAS",
     "ISAS",
+    "PAIR_ISAS",
     "SHARD_COUNTS",
     "Workbench",
     "function",
@@ -34,8 +35,10 @@ __all__ = [
 ISAS = dispatch.available()
 # Also with the further instructions that a variant uses if the processor has them.
 EXTENDED_ISAS = [(name, False) for name in ISAS] + [
-    (name, True) for name in ISAS if dispatch.extension_of(name)
+    (name, True) for name in ISAS if dispatch.extensions_of(name)
 ]
+# With those for products of bfloat16, which a processor may hide.
+PAIR_ISAS = [*ISAS, *dispatch.tried()]
 SHARD_COUNTS = (1, 2, 3, 7)
 # Threads that run the shards.  More threads than cores would mostly wait for each other; other
 # tests run models on pools of every size.

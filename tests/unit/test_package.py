@@ -189,7 +189,7 @@ def test_variants_that_cannot_run_here_are_refused():
         for path in (INSTALLED / "_kernels" / "micro").glob(f"*{suffix}")
     } - {"dispatch", "packing"}
     able = dispatch.available()
-    refused = built - {*able, *map(dispatch.extension_of, able)}
+    refused = built - {*able, *dispatch.tried(), *dispatch.extensions_of(able[-1])}
     if not refused:
         pytest.skip("this machine runs every variant that was built")
     for name in refused:

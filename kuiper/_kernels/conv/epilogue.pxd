@@ -33,9 +33,11 @@ cdef inline const float* residual_at(
 cdef inline const void* residual_bytes_at(
     const epilogue_t* epilogue, const sums_end_t* end, char* const* slots, Py_ssize_t offset
 ) noexcept nogil:
-    """Return the same address if the residual may be in bytes."""
+    """Return the same address if the residual may be in bytes or in bfloat16."""
     if not epilogue.has_residual:
         return NULL
+    if end.residual_in_bfloat16:
+        return at(slots, epilogue.residual) + 2 * offset
     if end.residual_in_bytes:
         return at(slots, epilogue.residual) + offset
     return <const float*> at(slots, epilogue.residual) + offset

@@ -7,6 +7,8 @@ from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.table cimport sums_end_t
 from kuiper._runtime.step cimport Step
 
+from kuiper.ir.dtypes import BFLOAT16
+
 
 cdef epilogue_t make_epilogue(object step, object epilogue) except *:
     """Return the C form of a :class:`~kuiper.ops.core.epilogue.Epilogue`, for `step`."""
@@ -44,6 +46,8 @@ cdef sums_end_t make_sums_end(const epilogue_t* p, object epilogue) except *:
     if epilogue is not None and epilogue.residual_quantization is not None:
         end.residual_in_bytes = True
         end.residual_scale, end.residual_zero = epilogue.residual_quantization
+    if epilogue is not None and epilogue.residual is not None:
+        end.residual_in_bfloat16 = epilogue.residual.dtype == BFLOAT16
     if epilogue is not None and epilogue.output is not None:
         end.to_bytes = True
         scale, end.zero = epilogue.output

@@ -1,4 +1,4 @@
-"""Convolutions of images of bytes: exact integer sums, scaled and rounded to bytes again."""
+"""Convolutions of bytes with one filter per channel: exact sums, scaled and rounded again."""
 
 import numpy as np
 
@@ -7,169 +7,15 @@ from libc.stdint cimport uint8_t
 from kuiper._kernels.conv.epilogue cimport (
     epilogue_t, make_epilogue, make_sums_end, residual_bytes_at,
 )
-from kuiper._kernels.conv.tiles cimport (
-    PANEL_BYTES, first_pixel, item_of, item_t, pixel_blocks, share_of, share_t, tiling_t,
-)
 from kuiper._kernels.conv.window cimport (
-    Window, inner_columns, output_pixel, phase_t, point_lines, point_rows, window_t,
+    Window, inner_columns, point_lines, point_rows, window_t,
 )
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.table cimport (
-    DW_ROW, MAX_DW_KW, MAX_DW_STEP, byte_prefetch_distance, kernels_t, sums_end_t, u8_dwrow_fn,
+    DW_ROW, MAX_DW_KW, MAX_DW_STEP, kernels_t, sums_end_t, u8_dwrow_fn,
 )
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 
-
-# -- implicit GEMM -----------------------------------------------------------------------------
-
-cdef enum:
-    HEAD_ROWS = 3                # rows of 4 bytes at the start of a panel
-
-
-cdef struct quantized_conv_t:
-    const kernels_t* kernels
-    const window_t* window
-    ref_t x                      # (n, in_h, in_w, groups * in_channels), uint8
-    ref_t weight                 # panels of QuantizedPanels, for each phase, for each group
-    ref_t y                      # (n, out_h, out_w, groups * out_channels), uint8 or float32
-    ref_t scratch                # (taps, dot_mr) pointers
-    const uint8_t* zeros         # (4 * quads,), the zero point
-    tiling_t tiling
-    Py_ssize_t quads             # of the channels of one tap
-    Py_ssize_t in_channels       # of one group
-    Py_ssize_t out_channels      # of one group
-    Py_ssize_t y_bytes           # of an element
-    float input_scale
-    epilogue_t epilogue
-    sums_end_t end
-
-
-cdef class QuantizedConvStep(Step):
-    """Convolution of bytes by bytes, grouped or not, as implicit GEMM.
-
-    A matrix product is the convolution of an image (1, k, 1, rows) with filters of one tap.
-
-    Parameters
-    ----------
-    x : TensorView, uint8
-        Channels-last.  Up to 3 bytes after a pixel are read, and multiplied by 0.
-    weight : TensorView
-        Memory of a :class:`~kuiper._kernels.micro.packed.QuantizedPanels` for each phase.  The
-        channels of each tap are padded to a multiple of 4.
-    panel_bytes : int
-        Of the largest panel.
-    y : TensorView
-        Channels-last, uint8 if the epilogue has an output in bytes, else float32.
-    window : Window
-    groups, in_channels, out_channels : int
-        Channels of one group.
-    scratch : TensorView
-        :func:`quantized_conv_scratch_bytes` of the window's `max_taps` for each thread.
-    input_scale : float
-    input_zero : int
-        The byte of a pixel outside the image.
-    depth : int
-        Number of terms of a sum, for the profile.
-    epilogue : Epilogue or None
-    """
-
-    cdef quantized_conv_t p
-    cdef Window window
-
-    def __init__(self, x, weight, panel_bytes, y, Window window, groups, in_channels, out_channels,
-                 scratch, input_scale, input_zero, depth, epilogue=None):
-        quads = ceil_div(in_channels, 4)
-        zeros = np.full(max(4 * quads, 4), input_zero, np.uint8)
-        cdef uint8_t[::1] zero_view = zeros
-        self.window = window
-        self.keep = zeros
-        self.p.kernels = active()
-        self.p.window = &window.w
-        self.p.x, self.p.weight, self.p.y = self.ref(x), self.ref(weight), self.ref(y)
-        self.p.scratch = self.ref(scratch)
-        self.p.zeros = &zero_view[0]
-        self.p.tiling = tiling_t(
-            &window.w, active().dot_mr, groups, ceil_div(out_channels, active().nr),
-            weight.n_bytes > PANEL_BYTES, x.n_bytes, panel_bytes,
-        )
-        self.p.quads = quads
-        self.p.in_channels, self.p.out_channels = in_channels, out_channels
-        self.p.y_bytes = y.dtype.itemsize
-        self.p.input_scale = input_scale
-        self.p.epilogue = make_epilogue(self, epilogue)
-        self.p.end = make_sums_end(&self.p.epilogue, epilogue)
-        self.run = quantized_conv_run
-        self.params = &self.p
-        self.kind = "quantized_conv"
-        self.flops = 2.0 * y.size * depth
-        self.bytes = x.n_bytes + weight.n_bytes + y.n_bytes
-        tiles = ceil_div(window.max_pixels, active().dot_mr)
-        self.max_shards = max(tiles * groups * ceil_div(out_channels, active().nr), 1)
-
-
-def quantized_conv_scratch_bytes(Py_ssize_t taps):
-    """Return the bytes of scratch per thread: one pointer per row of a tile and tap."""
-    return sizeof(uint8_t*) * active().dot_mr * taps
-
-
-cdef void quantized_conv_run(
-    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
-) noexcept nogil:
-    """Cross-correlate images of bytes with packed filters, exactly, and apply the epilogue.
-
-    Layout : x (n, h, w, groups * ic) -> y (n, oh, ow, groups * oc), any row strides
-    Needs  : packed weights for the table's tile; positive strides
-    Threads: over tiles of pixels x panels of channels; the sum over taps is never split
-    Source : torch.ao.nn.quantized.Conv2d, torch.ao.nn.quantized.Linear
-    """
-    cdef const quantized_conv_t* p = <const quantized_conv_t*> params
-    cdef const phase_t* phase
-    cdef share_t share
-    cdef Py_ssize_t blocks = pixel_blocks(&p.tiling, n_shards), block, f
-    for block in range(blocks):
-        for f in range(p.window.n_phases):
-            phase = &p.window.phases[f]
-            share = share_of(&p.tiling, phase, block, blocks, shard, n_shards)
-            quantized_conv_tiles(p, slots, phase, &share)
-
-
-cdef void quantized_conv_tiles(
-    const quantized_conv_t* p, char* const* slots, const phase_t* phase, share_t* share
-) noexcept nogil:
-    """Compute the items of a share."""
-    cdef const window_t* w = p.window
-    cdef const kernels_t* kernels = p.kernels
-    cdef const uint8_t* x = <const uint8_t*> at(slots, p.x)
-    cdef const uint8_t** rows = <const uint8_t**> at(slots, p.scratch)
-    cdef Py_ssize_t nr = kernels.nr, panels = p.tiling.panels, column, n
-    cdef Py_ssize_t depth = 4 * nr * (HEAD_ROWS + phase.n_taps * p.quads)
-    cdef const char* weight = at(slots, p.weight) + phase.weight
-    cdef Py_ssize_t at_tile = -1, at_group = -1, pixel = 0, m = 0
-    cdef item_t item
-    while share.q < share.stop:
-        item = item_of(&p.tiling, share)
-        if item.tile != at_tile or item.group != at_group:
-            at_tile, at_group = item.tile, item.group
-            pixel = first_pixel(share, item.tile, &m)
-            point_rows(w, phase, x + item.group * p.in_channels, p.zeros, pixel, m, rows)
-            pixel = output_pixel(w, phase, pixel)
-        n = min(nr, p.out_channels - item.panel * nr)
-        column = item.group * p.out_channels + item.panel * nr
-        kernels.u8s8_gemm[m](
-            phase.n_taps, p.quads, <const uint8_t* const*> rows,
-            weight + (item.group * panels + item.panel) * depth,
-            byte_prefetch_distance(item.tile, depth, nr) if p.tiling.panel_major else 0,
-            &p.input_scale, at(slots, p.y) + (pixel * w.ldy + column) * p.y_bytes,
-            w.out_step_w * w.ldy, n,
-            residual_bytes_at(
-                &p.epilogue, &p.end, slots, pixel * p.epilogue.ldr + column
-            ),
-            w.out_step_w * p.epilogue.ldr, &p.end,
-        )
-        share.q += 1
-
-
-# -- one filter per channel --------------------------------------------------------------------
 
 # More taps could exceed the integers that float32 holds exactly.
 MAX_DEPTHWISE_TAPS = 2 ** 24 // (255 * 128)

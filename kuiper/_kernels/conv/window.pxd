@@ -2,10 +2,12 @@
 
 from libc.stdint cimport uint8_t
 
+from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
 from kuiper._runtime.step cimport ceil_div
 
 ctypedef fused element_t:
     float
+    bfloat16_t
     uint8_t
 
 cdef struct tap_t:

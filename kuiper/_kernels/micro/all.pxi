@@ -16,6 +16,7 @@ include "rows.pxi"
 include "gemm.pxi"
 include "few_outputs.pxi"
 include "dot.pxi"
+include "pairs.pxi"
 include "bytes.pxi"
 include "strassen.pxi"
 include "dwconv.pxi"
@@ -41,6 +42,7 @@ cdef void fill_table() noexcept:
     fill_gemm(&kernels)
     fill_few_outputs(&kernels)
     fill_dot(&kernels)
+    fill_pairs(&kernels)
     fill_bytes(&kernels)
     fill_strassen(&kernels)
     fill_dwconv(&kernels)

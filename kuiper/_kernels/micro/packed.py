@@ -23,6 +23,7 @@ __all__ = [
     "GroupedBlocks",
     "Layout",
     "PackedMatrix",
+    "PairPanels",
     "QuantizedDepthwiseBlocks",
     "QuantizedPanels",
     "RunPanels",
@@ -200,6 +201,30 @@ class FewColumns(PackedMatrix):
         if bias is not None:
             biases[0, 0, :columns] = bias
         self.terms(memory)[0, ..., 0] = lanes_last.reshape(-1, self.nr)
+
+
+class PairPanels(PackedMatrix):
+    """Panels of bfloat16: biases, float32, then pairs of terms; filled by ``pack_pairs``.
+
+    Parameters
+    ----------
+    columns, taps, channels : int
+        Of one group.  The channels of each tap are padded to whole pairs.
+    groups : int, default=1
+        Each group starts a new panel.
+    part : hashable, optional
+    """
+
+    dtype = np.dtype(np.uint16)
+    layout = Layout.PAIRS
+
+    __slots__ = ()
+
+    def __init__(
+        self, columns: int, taps: int, channels: int, groups: int = 1, part: Hashable = None
+    ) -> None:
+        pairs = -(-channels // Layout.PAIRS)
+        super().__init__(columns, taps * pairs * Layout.PAIRS, groups, part=part)
 
 
 class QuantizedPanels(PackedMatrix):

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from libc.stdint cimport uint16_t
+
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._runtime.stored_rows cimport read_rows, stored_t, where_stored
@@ -83,6 +85,55 @@ def pack_panels(weight, bias, int n_threads=1, out=None):
         pack_rows(weight[rows], None if bias is None else bias[rows], packed[panels_of(rows)],
                   n_threads)
     return packed
+
+
+def pack_pairs(weight, bias, int n_threads, out):
+    """Pack a matrix, given as its transpose, into panels of pairs of bfloat16.
+
+    Parameters
+    ----------
+    weight, bias, n_threads
+        As of :func:`pack_panels`.
+    out : array, uint16
+        In the shape of a :class:`~kuiper._kernels.micro.packed.PairPanels`.
+    """
+    _, taps, channels = weight.shape
+    for rows in parts(weight, n_threads):
+        some = None if bias is None else bias[rows]
+        floats = pack_panels(weight[rows], some, n_threads)
+        pair_panels(floats, taps, channels, out[panels_of(rows)], n_threads)
+
+
+cdef struct pairs_t:             # the job of threads that round panels
+    const kernels_t* kernels
+    const float* floats          # (panels, 1 + taps * channels, nr)
+    char* out
+    Py_ssize_t panel_bytes       # of `out`
+    Py_ssize_t taps
+    Py_ssize_t channels
+
+
+cdef pair_panels(
+    const float[:, :, ::1] floats, Py_ssize_t taps, Py_ssize_t channels, uint16_t[:, :, ::1] out,
+    int n_threads,
+):
+    cdef pairs_t job
+    if floats.shape[0] == 0:
+        return
+    job.kernels, job.floats, job.out = active(), &floats[0, 0, 0], <char*> &out[0, 0, 0]
+    job.panel_bytes = 2 * out.shape[1] * out.shape[2]
+    job.taps, job.channels = taps, channels
+    with nogil:
+        parallel_for(round_panel, &job, floats.shape[0], n_threads)
+
+
+cdef void round_panel(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept nogil:
+    cdef pairs_t* p = <pairs_t*> job
+    p.kernels.bf16_pack(
+        p.taps, p.channels,
+        p.floats + panel * (1 + p.taps * p.channels) * p.kernels.nr, NULL, 0,
+        p.out + panel * p.panel_bytes,
+    )
 
 
 cdef bint pack_stored(

@@ -6,6 +6,8 @@
 
 from libc.stdint cimport int64_t, uint8_t
 
+from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
+
 cdef enum:
     MAX_MR = 14
     MAX_DW_M = 8
@@ -194,20 +196,22 @@ ctypedef void (*few_outputs_fn)(
 # y[i] = f(x[i]; p0, p1) for i < n; y may be x.  Functions are numbered in functions.pxd.
 ctypedef void (*unary_fn)(Py_ssize_t n, const float* x, float* y, float p0, float p1) noexcept nogil
 
-# What becomes of exact integer sums, each step rounded to float32:
+# What becomes of sums of products, each step rounded to float32.  Of exact integers:
 #
 #     v = sums[i, j] * (scale[j] * factor) + bias[j]
 #     v = pre(clamp(v)) + residual[i, j], or clamp(v + residual[i, j]) if the residual comes first
 #     y[i, j] = post(v), or the byte clamp(rint(post(v) * inverse_scale) + zero, 0, 255)
 #
 # A residual in bytes is (byte - residual_zero) * residual_scale.  NaN becomes the byte `zero`.
+# Sums of products of bfloat16 are floats with their biases; they are clamped, and so on, as above.
 cdef extern from "_kernels/simd/sums.h" nogil:
     ctypedef struct sums_end_t "kp_sums_end":
         float lo                   # bounds of the clamp
         float hi
         bint factor_per_row        # else one factor for all rows
         bint residual_first
-        bint residual_in_bytes     # else float32
+        bint residual_in_bytes     # else bfloat16 or float32
+        bint residual_in_bfloat16
         float residual_scale
         float residual_zero
         unary_fn pre               # or NULL
@@ -216,7 +220,8 @@ cdef extern from "_kernels/simd/sums.h" nogil:
         unary_fn post              # or NULL
         float post_p0
         float post_p1
-        bint to_bytes              # else y is float32
+        bint to_bytes              # else y is bfloat16 or float32
+        bint to_bfloat16
         float inverse_scale
         float zero
         bint in_registers          # clamp, after a residual if any, to bytes, by one factor
@@ -233,6 +238,26 @@ ctypedef void (*u8s8_gemm_fn)(
     Py_ssize_t taps, Py_ssize_t quads, const uint8_t* const* rows, const void* panel,
     Py_ssize_t distance, const float* factors, void* y, Py_ssize_t ldy, Py_ssize_t n,
     const void* residual, Py_ssize_t ldr, const sums_end_t* end,
+) noexcept nogil
+
+# Products of bfloat16, two terms at a time, with sums in float32:
+#
+#     sums[i, j] = bias[j] + sum_t sum_k rows[t * m + i][k] * panel[t * terms + k, j]
+#
+# rows (taps, m): pointers to `terms` numbers; panel: nr biases, float32, then the pairs
+# [taps * ceil(terms / 2)][nr][2], a missing last term 0.  What follows the last term of a row is
+# not read.  All else as for integer products.
+ctypedef void (*bf16_gemm_fn)(
+    Py_ssize_t taps, Py_ssize_t terms, const bfloat16_t* const* rows, const void* panel,
+    Py_ssize_t distance, void* y, Py_ssize_t ldy, Py_ssize_t n, const void* residual,
+    Py_ssize_t ldr, const sums_end_t* end,
+) noexcept nogil
+
+# Such a panel from one of floats, (1 + taps * channels, nr), to nearest even.  Term c of each tap
+# is multiplied by factors[c * step] first, unless factors is NULL.
+ctypedef void (*bf16_pack_fn)(
+    Py_ssize_t taps, Py_ssize_t channels, const float* panel, const float* factors,
+    Py_ssize_t step, void* pairs,
 ) noexcept nogil
 
 
@@ -538,6 +563,11 @@ ctypedef struct kernels_t:
     bint dot_is_native               # whether one instruction sums four products
     u8s8_gemm_fn[MAX_MR + 1] u8s8_gemm
     quantize_rows_fn f32_quantize_rows
+    # products of bfloat16: bf16_gemm[m] handles m rows, 1 <= m <= pair_mr, by nr columns
+    int pair_mr
+    bint pairs_are_native            # whether one instruction sums two products
+    bf16_gemm_fn[MAX_MR + 1] bf16_gemm
+    bf16_pack_fn bf16_pack
     # tensors of bytes
     f32_to_u8_fn f32_to_u8
     u8_to_f32_fn u8_to_f32
@@ -566,6 +596,7 @@ ctypedef struct kernels_t:
     typed_apply_fn typed_apply
     # the ceiling of arithmetic
     multiply_adds_fn f32_multiply_adds
+    multiply_adds_fn bf16_multiply_adds
 
 
 cdef inline dwrow_fn row_kernel(

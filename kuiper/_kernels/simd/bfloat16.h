@@ -131,6 +131,17 @@ static inline kp_vf32 kp_first_of_pairs(kp_vi32 pairs) {
     return kp_from_bits((kp_vi32)((uint32_t)pairs << 16));
 }
 #endif
+/* Pairs, rounded. */
+static inline void kp_store_pairs(kp_bf16 *p, kp_vf32 first, kp_vf32 second) {
+#if KP_LANES > 1
+    typedef uint32_t kp_words __attribute__((vector_size(4 * KP_LANES)));
+    kp_vi32 low = (kp_vi32)((kp_words)kp_bf16_rounded(first) >> 16);
+#else
+    kp_vi32 low = (kp_vi32)((uint32_t)kp_bf16_rounded(first) >> 16);
+#endif
+    kp_vi32 pairs = low | (kp_bf16_rounded(second) & kp_splat_int(-0x10000));
+    memcpy(p, &pairs, sizeof pairs);
+}
 static inline kp_vf32 kp_second_of_pairs(kp_vi32 pairs) {
     return kp_from_bits(pairs & kp_splat_int(-0x10000));
 }

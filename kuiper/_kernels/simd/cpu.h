@@ -4,6 +4,8 @@
 #ifndef KUIPER_CPU_H
 #define KUIPER_CPU_H
 
+#include <string.h>
+
 #if defined(KUIPER_HAS_AVX2)
 static inline int kp_cpu_has_avx2(void) {
     __builtin_cpu_init();
@@ -29,6 +31,42 @@ static inline int kp_cpu_has_avx512_vnni(void) {
 }
 #else
 static inline int kp_cpu_has_avx512_vnni(void) { return 0; }
+#endif
+
+/* Whether the processor announces the instructions, and whether it executes them: a virtual machine
+   may hide them.  The trial is for a user who asks for them by name. */
+#if defined(KUIPER_HAS_AVX512_BF16)
+#include <setjmp.h>
+#include <signal.h>
+
+static inline int kp_cpu_has_avx512_bf16(void) {
+    return kp_cpu_has_avx512() && __builtin_cpu_supports("avx512bf16");
+}
+
+static sigjmp_buf kp_before_trial;
+static void kp_end_trial(int number) { siglongjmp(kp_before_trial, number); }
+
+static inline int kp_cpu_runs_avx512_bf16(void) {
+    static volatile int known = -1;
+    struct sigaction guard, before;
+    if (known >= 0) return known;
+    if (kp_cpu_has_avx512_bf16() || !kp_cpu_has_avx512()) return known = kp_cpu_has_avx512_bf16();
+    memset(&guard, 0, sizeof guard);
+    guard.sa_handler = kp_end_trial;
+    sigemptyset(&guard.sa_mask);
+    if (sigaction(SIGILL, &guard, &before)) return known = 0;
+    if (!sigsetjmp(kp_before_trial, 1)) {
+        __asm__ volatile(".byte 0x62, 0xF2, 0x7E, 0x48, 0x52, 0xC0" ::: "xmm0"); /* vdpbf16ps */
+        known = 1;
+    } else {
+        known = 0;
+    }
+    sigaction(SIGILL, &before, NULL);
+    return known;
+}
+#else
+static inline int kp_cpu_has_avx512_bf16(void) { return 0; }
+static inline int kp_cpu_runs_avx512_bf16(void) { return 0; }
 #endif
 
 #if defined(KUIPER_HAS_NEON)

@@ -16,6 +16,7 @@ typedef struct {
     float post_p0, post_p1;
     int to_bytes;
     float inverse_scale, zero;
+    int residual_in_bfloat16, to_bfloat16;
     int in_registers; /* whether it is a clamp, after a residual if any, to bytes, by one factor */
 } kp_sums_end;
 

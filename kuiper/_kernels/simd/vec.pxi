@@ -51,6 +51,7 @@ cdef extern from "_kernels/simd/bfloat16.h" nogil:
     void store_bf16 "kp_store_bf16"(bfloat16_t*, vf32) noexcept                 # to nearest even
     void store_bf16_n "kp_store_bf16_n"(bfloat16_t*, vf32, long) noexcept
     vi32 load_pairs "kp_load_pairs"(const bfloat16_t*) noexcept                 # 2 LANES values
+    void store_pairs "kp_store_pairs"(bfloat16_t*, vf32, vf32) noexcept
     vf32 first_of_pairs "kp_first_of_pairs"(vi32) noexcept
     vf32 second_of_pairs "kp_second_of_pairs"(vi32) noexcept
 

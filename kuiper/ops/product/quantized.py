@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kuiper._kernels.conv.narrow import NarrowConvStep, narrow_conv_scratch_bytes
 from kuiper._kernels.conv.quantized import (
     MAX_DEPTHWISE_TAPS,
-    QuantizedConvStep,
     QuantizedDepthwiseStep,
-    quantized_conv_scratch_bytes,
     quantized_depthwise_scratch_bytes,
 )
 from kuiper._kernels.conv.window import Window
@@ -225,10 +224,10 @@ def _add_product(
     x = _whole_quads(b, x, channels)
     phases = [((0, 0), y.shape[2:], geometry.taps(), 0)]
     window = Window(x, y, geometry.stride, (1, 1), phases)
-    scratch = b.scratch(quantized_conv_scratch_bytes(window.max_taps))
+    scratch = b.scratch(narrow_conv_scratch_bytes(window.max_taps))
     b.step(
-        QuantizedConvStep(
-            x, panels, matrix.panel_bytes, y, window, groups, channels, outputs, scratch,
-            a.input_scale, a.input_zero_point, taps * channels, make_epilogue(b, residual),
+        NarrowConvStep(
+            x, panels, y, window, groups, channels, outputs, scratch, taps * channels,
+            make_epilogue(b, residual), a.input_scale, a.input_zero_point,
         )
     )  # fmt: skip

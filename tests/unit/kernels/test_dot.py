@@ -126,13 +126,14 @@ def test_rows_that_are_not_finite_or_zero(name, extended, at):
 
 
 def test_extensions_belong_to_a_variant():
-    """Selecting a variant without its extension leaves its name, tile and vectors as they are."""
+    """Selecting a variant without its extensions leaves its name, tile and vectors as they are."""
     for name in dispatch.available():
-        extension = dispatch.extension_of(name)
+        extensions = dispatch.extensions_of(name)
         with isa(name, extended=False):
             facts = dispatch.active_name(), dispatch.tile(), dispatch.lanes()
             assert not dispatch.has_byte_products()
         with isa(name):
             assert (dispatch.active_name(), dispatch.tile(), dispatch.lanes()) == facts
-            assert dispatch.has_byte_products() == (extension is not None)
-    assert dispatch.extension_of("baseline") is None
+            assert dispatch.has_byte_products() == ("avx512_vnni" in extensions)
+            assert dispatch.has_bfloat16_products() == ("avx512_bf16" in extensions)
+    assert dispatch.extensions_of("baseline") == ()

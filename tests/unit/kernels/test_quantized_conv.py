@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kuiper._kernels.conv import quantized
+from kuiper._kernels.conv import narrow, quantized
 from kuiper._kernels.conv.window import Window
 from kuiper._kernels.elementwise import elementwise
 from kuiper._kernels.micro import dispatch
@@ -157,10 +157,10 @@ def check(
     matrix.fill(memory, terms, scale, ZERO, bias, groups)
     taps = taps_of(weight.shape[2:], padding, dilation)
     window = Window(image, y, stride, (1, 1), [((0, 0), expected.shape[2:], taps, 0)])
-    step = quantized.QuantizedConvStep(
-        image, bench.put(memory), matrix.panel_bytes, y, window, groups, channels, out // groups,
-        bench.scratch(quantized.quantized_conv_scratch_bytes(len(taps))), SCALE, ZERO,
-        weight[0].size, epilogue_of(bench, how),
+    step = narrow.NarrowConvStep(
+        image, bench.put(memory), y, window, groups, channels, out // groups,
+        bench.scratch(narrow.narrow_conv_scratch_bytes(len(taps))), weight[0].size,
+        epilogue_of(bench, how), SCALE, ZERO,
     )  # fmt: skip
     compare(bench, step, y, expected, shards)
 
