@@ -46,13 +46,21 @@ from peers import report
 from peers.runtimes import RUNTIMES
 
 PEERS = ("onnxruntime", "openvino", "ncnn", "ncnn-batch", "torch", "torchscript")
+# The runtimes of each precision, and kuiper in float32.
+PRECISIONS = {
+    "float32": ("kuiper", *PEERS),
+    "bfloat16": ("kuiper", "kuiper-bfloat16", "openvino-bfloat16", "torch-bfloat16"),
+    "int8": ("kuiper", "kuiper-int8", "onnxruntime-int8", "openvino-int8"),
+}
 # Winograd with large tiles, which some peers use, is less accurate; kuiper's bound is tighter.
 # Bytes round more coarsely; the error is printed beside the time.
 TOLERANCE = {
     "kuiper": 1e-4,
     "kuiper-dynamic": 0.1,
     "onnxruntime-dynamic": 0.1,
+    "kuiper-bfloat16": 0.1,
     "openvino-bfloat16": 0.1,
+    "torch-bfloat16": 0.1,
     "kuiper-int8": 0.5,
     "onnxruntime-int8": 0.5,
     "openvino-int8": 0.5,
@@ -334,8 +342,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, default=default_cache(), help="what `export` made")
     parser.add_argument("--models", default="", help="names; all that are exported if empty")
     parser.add_argument(
+        "--precision", choices=[*PRECISIONS], default="float32", help="of the default --runtimes"
+    )
+    parser.add_argument(
         "--runtimes",
-        default=",".join(("kuiper", *PEERS)),
+        default="",
         help=f"out of {', '.join(RUNTIMES)}; kuiper@DIR is a checkout of kuiper built in place",
     )
     parser.add_argument("--threads", default="2", help="thread counts")
@@ -385,7 +396,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md and .svg")
     options = parser.parse_args()
-    options.runtimes = split_names(options.runtimes)
+    options.runtimes = split_names(options.runtimes) or list(PRECISIONS[options.precision])
     options.threads = [int(n) for n in split_names(options.threads)]
     options.batch = [int(n) for n in split_names(options.batch)]
     unknown = [r for r in options.runtimes if r.partition("@")[0] not in RUNTIMES]

@@ -83,6 +83,14 @@ class KuiperDynamic(Kuiper):
         self._model = self._kuiper.quantize(self._model)
 
 
+class KuiperBfloat16(Kuiper):
+    """kuiper in bfloat16."""
+
+    def __init__(self, folder: Path, threads: int, batch: int):
+        super().__init__(folder, threads, batch)
+        self._model = self._kuiper.load(folder / "model.pnnx.param", precision="bfloat16")
+
+
 class KuiperInt8(Kuiper):
     """kuiper, quantized with calibration images."""
 
@@ -303,6 +311,16 @@ class Torch(Runtime):
         return [t.numpy() for t in (y if isinstance(y, tuple | list) else [y])]
 
 
+class TorchBfloat16(Torch):
+    """PyTorch, eager, in bfloat16 by autocast."""
+
+    def run(self, x: np.ndarray) -> list[np.ndarray]:
+        torch = self._torch
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            y = self._module(torch.from_numpy(x))
+        return [t.float().numpy() for t in (y if isinstance(y, tuple | list) else [y])]
+
+
 class TorchScript(Torch):
     """PyTorch's TorchScript, frozen and with ``torch.jit.optimize_for_inference``."""
 
@@ -337,6 +355,7 @@ def calibration_images(folder: Path) -> list[np.ndarray]:
 RUNTIMES = {
     "kuiper": Kuiper,
     "kuiper-dynamic": KuiperDynamic,
+    "kuiper-bfloat16": KuiperBfloat16,
     "kuiper-int8": KuiperInt8,
     "onnxruntime": OnnxRuntime,
     "onnxruntime-dynamic": OnnxRuntimeDynamic,
@@ -347,6 +366,7 @@ RUNTIMES = {
     "ncnn": Ncnn,
     "ncnn-batch": NcnnBatch,
     "torch": Torch,
+    "torch-bfloat16": TorchBfloat16,
     "torchscript": TorchScript,
     "torch-compile": TorchCompile,
 }
