@@ -62,17 +62,23 @@ def export_onnx(module, x, path: Path) -> None:
     """Write `module` as ONNX with fixed shapes, batch norms folded, weights in one file."""
     import torch
 
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            module,
-            (x,),
-            str(path),
-            dynamo=True,
-            external_data=False,
-            input_names=["input"],
-            verbose=False,
-        )
+    # PyTorch's fused operator for attention has no translation to ONNX.
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                module,
+                (x,),
+                str(path),
+                dynamo=True,
+                external_data=False,
+                input_names=["input"],
+                verbose=False,
+            )
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 def export_torch(module, x, folder: Path) -> Path:

@@ -5,6 +5,7 @@
     entry         quantize(): a model in, a quantized model out
     dynamic       Linear layers that quantize their input as it comes
     static        calibration data -> scales -> graphs of bytes:
+      attention     multi-head attention -> its linear layers
       selection     which products, and which tensors are stored in bytes
       calibration   runs the model and shows tensors to observers
       observers     minimum, maximum and histogram -> scale and zero point

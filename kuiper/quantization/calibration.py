@@ -17,6 +17,7 @@ from kuiper.passes.optimize.eliminate import eliminate_identity
 from kuiper.passes.optimize.fold_batch_norm import fold_batch_norm
 from kuiper.passes.optimize.fuse_pad import fuse_pad
 from kuiper.planning.infer import infer_known
+from kuiper.quantization.attention import split_attention
 from kuiper.quantization.observers import Observer
 
 __all__ = ["Progress", "Samples", "observe", "prepared", "sqnr"]
@@ -91,7 +92,9 @@ class Samples:
 
 
 def prepared(model: Model, shapes: Sequence[TensorSpec]) -> tuple[Graph, dict[Operand, Any]]:
-    """Return a copy of a model's graph with batch normalisation and padding folded, and its specs.
+    """Return a copy of a model's graph and its specs.
+
+    Batch normalisation and padding are folded, multi-head attention is split.
 
     Parameters
     ----------
@@ -114,6 +117,7 @@ def prepared(model: Model, shapes: Sequence[TensorSpec]) -> tuple[Graph, dict[Op
         eliminate_identity(graph, specs)
         fuse_pad(graph, specs)
         fold_batch_norm(graph, specs)
+        split_attention(graph, specs)
     return graph, specs
 
 

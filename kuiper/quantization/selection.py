@@ -19,6 +19,7 @@ from kuiper.errors import InputError
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
 from kuiper.ops import record_or_none
+from kuiper.ops.core.quantization import CHOICES, JOINS, MAX_POOLS, MOVES, RESIZES
 from kuiper.ops.product.quantized import MAX_TERMS
 from kuiper.passes.optimize.match import is_float32, only_reader
 
@@ -28,17 +29,6 @@ PRODUCTS = {"nn.Conv2d": "nn.quantized.Conv2d", "nn.Linear": "nn.quantized.Linea
 FLOATS = ("f32", "f16", "bf16")
 # Smaller layers on single pixels or rows take no time worth a conversion of their input.
 MIN_ELEMENTS = 4096
-
-JOINING = frozenset({"torch.cat", "torch.concat"})
-POOLS = frozenset({"nn.MaxPool2d", "F.max_pool2d"})
-# Operators that only move elements.
-MOVES = frozenset({
-    "Tensor.permute", "Tensor.reshape", "Tensor.slice", "Tensor.view", "nn.ChannelShuffle",
-    "nn.Flatten", "nn.PixelShuffle", "nn.PixelUnshuffle", "torch.chunk", "torch.flatten",
-    "torch.permute", "torch.split", "torch.squeeze", "torch.tensor_split", "torch.transpose",
-    "torch.unsqueeze",
-})  # fmt: skip
-RESIZES = frozenset({"nn.Upsample", "nn.UpsamplingNearest2d", "F.interpolate", "F.upsample"})
 
 
 class Link:
@@ -193,15 +183,15 @@ def is_product(op: Operator, specs: dict[Operand, Any]) -> bool:
 def _moves(op: Operator) -> bool:
     """Tell whether the elements of an operator's outputs are elements of its inputs."""
     if op.type in RESIZES:
-        return op.type == "nn.UpsamplingNearest2d" or op.params.get("mode", "nearest") == "nearest"
-    if op.type in POOLS:
+        return op.params.get("mode", "nearest") == "nearest"
+    if op.type in MAX_POOLS:
         return len(op.outputs) == 1
-    return op.type in MOVES or op.type in JOINING
+    return op.type in MOVES or op.type in JOINS
 
 
 def _moved(op: Operator) -> list[Operand]:
     """Return the inputs of an operator whose elements it moves."""
-    if op.type in JOINING:
+    if op.type in JOINS:
         keys = zip(op.inputs, op.input_keys, strict=True)
         return list(dict.fromkeys(o for o, key in keys if key in (None, "tensors")))
     return [op.inputs[0]]
@@ -238,7 +228,9 @@ class _Search:
         sources = _moved(op)
         if not all(is_float32(source, self.specs) for source in sources):
             return
-        joins = op.type in JOINING
+        joins = op.type in JOINS
+        if op.type in CHOICES and not self.is_chosen_from(op.inputs[0]):
+            return
         for source in sources:
             if not (joins or source in self.selection or self.is_only_moved(source)):
                 continue
@@ -251,6 +243,20 @@ class _Search:
     def is_only_moved(self, operand: Operand) -> bool:
         """Tell whether no reader computes with the elements of a tensor."""
         return all(_moves(reader) for reader in operand.consumers)
+
+    def is_chosen_from(self, operand: Operand) -> bool:
+        """Tell whether a tensor of which an operator chooses elements shall be bytes for it.
+
+        To store the chosen elements alone is less work if the others are not needed, and their
+        range may be a smaller one.
+        """
+        if operand in self.selection:
+            return True
+        results = [result for reader in operand.consumers for result in reader.outputs]
+        *parts, whole = (self.shape_of(operand) for operand in (*results, operand))
+        return whole is not None and math.prod(whole) <= sum(
+            math.prod(part) for part in parts if part is not None
+        )
 
     def is_loose(self, link: Link) -> bool:
         selection = self.selection

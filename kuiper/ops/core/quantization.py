@@ -1,12 +1,36 @@
-"""Tensors of bytes: the operators that make and read them, and the checks of their parameters."""
+"""Tensors of bytes: the operators that make, read and move them, and checks of parameters."""
 
 from __future__ import annotations
 
 from kuiper.errors import ShapeError
 
-__all__ = ["DEQUANTIZE", "MAX_SCALE", "MIN_SCALE", "QUANTIZE", "check_quantization"]
+__all__ = [
+    "CHOICES", "DEQUANTIZE", "JOINS", "MAX_POOLS", "MAX_SCALE", "MIN_SCALE", "MOVES", "QUANTIZE",
+    "RESIZES", "check_quantization",
+]  # fmt: skip
 
 QUANTIZE, DEQUANTIZE = "kuiper.QuantizeLinear", "kuiper.DequantizeLinear"
+
+# Operators whose results are elements of one tensor: all of them, or those that are chosen.
+CHOICES = frozenset([
+    "Tensor.narrow", "Tensor.select", "Tensor.slice", "torch.narrow", "torch.select",
+])  # fmt: skip
+MOVES = CHOICES | frozenset([
+    "Tensor.chunk", "Tensor.flatten", "Tensor.permute", "Tensor.reshape", "Tensor.squeeze",
+    "Tensor.transpose", "Tensor.unflatten", "Tensor.unsqueeze", "Tensor.view", "nn.ChannelShuffle",
+    "nn.Flatten", "nn.PixelShuffle", "nn.PixelUnshuffle", "nn.Unflatten", "torch.chunk",
+    "torch.flatten", "torch.permute", "torch.reshape", "torch.split", "torch.squeeze",
+    "torch.tensor_split", "torch.transpose", "torch.unflatten", "torch.unsqueeze",
+])  # fmt: skip
+# Operators whose result is made of the elements of several tensors.
+JOINS = frozenset(["torch.cat", "torch.concat", "torch.stack"])
+MAX_POOLS = frozenset([
+    "F.max_pool1d", "F.max_pool2d", "F.max_pool3d", "nn.MaxPool1d", "nn.MaxPool2d", "nn.MaxPool3d",
+])  # fmt: skip
+# Those of their modes that take the nearest element only move bytes.
+RESIZES = frozenset([
+    "F.interpolate", "F.upsample", "F.upsample_nearest", "nn.Upsample", "nn.UpsamplingNearest2d",
+])  # fmt: skip
 
 # Of a scale; within, the scale and its inverse are far from the limits of float32.
 MIN_SCALE, MAX_SCALE = 1e-30, 1e30

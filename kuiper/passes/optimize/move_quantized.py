@@ -35,28 +35,20 @@ import numpy as np
 from kuiper.ir import Graph, Operand, Operator
 from kuiper.ir.view import TensorSpec
 from kuiper.ops import record_or_none
-from kuiper.ops.core.quantization import DEQUANTIZE, QUANTIZE
+from kuiper.ops.core.quantization import (
+    DEQUANTIZE,
+    JOINS,
+    MAX_POOLS,
+    MOVES,
+    QUANTIZE,
+    RESIZES,
+)
 from kuiper.passes.optimize.fuse_elementwise import is_elementwise
 from kuiper.passes.optimize.fuse_quantized import same_quantization
 from kuiper.passes.optimize.match import is_float32, only_reader
 
 __all__ = ["move_quantized"]
 
-POOLS = frozenset([
-    "nn.MaxPool1d", "nn.MaxPool2d", "nn.MaxPool3d", "F.max_pool1d", "F.max_pool2d", "F.max_pool3d",
-])  # fmt: skip
-MOVES = {
-    "Tensor.chunk", "Tensor.flatten", "Tensor.narrow", "Tensor.permute", "Tensor.reshape",
-    "Tensor.select", "Tensor.slice", "Tensor.squeeze", "Tensor.transpose", "Tensor.unsqueeze",
-    "Tensor.view", "nn.ChannelShuffle", "nn.Flatten", "nn.PixelShuffle", "torch.cat", "torch.chunk",
-    "torch.concat", "torch.flatten", "torch.narrow", "torch.permute", "torch.reshape",
-    "torch.select", "torch.split", "torch.squeeze", "torch.stack", "torch.transpose",
-    "torch.unsqueeze",
-}  # fmt: skip
-# An enlarged tensor of bytes is a copy if the factors are integers.
-NEAREST = frozenset([
-    "F.interpolate", "F.upsample", "F.upsample_nearest", "nn.Upsample", "nn.UpsamplingNearest2d",
-])  # fmt: skip
 # Activations whose result is finite if their operand is.
 FINITE = frozenset([
     "F.hardswish", "F.hardtanh", "F.leaky_relu", "F.relu", "F.relu6", "F.silu", "nn.Hardswish",
@@ -74,7 +66,7 @@ def move_quantized(graph: Graph, specs: dict[Operand, Any]) -> None:
     while waiting:
         waiting.extend(_move_to_front(graph, specs, waiting.pop()))
     for op in graph.topological_order():
-        if op.type in MOVES or op.type in POOLS:
+        if op.type in MOVES or op.type in JOINS or op.type in MAX_POOLS:
             _move_after(graph, specs, op)
 
 
@@ -120,9 +112,9 @@ def _move_after(graph: Graph, specs: dict[Operand, Any], op: Operator) -> None:
         for source in sources
     ):
         return
-    if op.type not in POOLS and any(only_reader(operand) is not op for operand in operands):
+    if op.type not in MAX_POOLS and any(only_reader(operand) is not op for operand in operands):
         return  # their floats are needed anyway
-    if op.type in POOLS and not _is_plain(op):
+    if op.type in MAX_POOLS and not _is_plain(op):
         return
     replaced = {x: source.inputs[0] for x, source in zip(operands, sources, strict=True) if source}
     graph.set_inputs(op, [replaced.get(x, x) for x in op.inputs], op.input_keys)
@@ -141,10 +133,11 @@ def _moves(op: Operator, specs: dict[Operand, Any]) -> bool:
     """Tell whether an operator only moves or chooses elements of float32 tensors."""
     if op.post_ops or not _data(op, specs):
         return False
-    if op.type in POOLS:
+    if op.type in MAX_POOLS:
         is_move = len(op.outputs) == 1
     else:
-        is_move = op.type in MOVES or (op.type in NEAREST and _repeats(op, specs))
+        is_move = op.type in MOVES or op.type in JOINS
+        is_move = is_move or (op.type in RESIZES and _repeats(op, specs))
     return is_move and all(is_float32(output, specs) for output in op.outputs)
 
 
@@ -175,7 +168,7 @@ def _gains(
 ) -> bool:
     """Tell whether bytes in front of an operator are less work than after it."""
     operands = dict.fromkeys(_data(op, specs))
-    if op.type in POOLS:
+    if op.type in MAX_POOLS:
         return all(_joins(x, op, quantize, specs, depth) for x in operands) and not any(
             _may_be_nan(x, specs) for x in operands
         )
@@ -191,7 +184,7 @@ def _joins(
         return False
     if producer.type == DEQUANTIZE:
         # Of larger tensors than the result, other scales would be more work.
-        return reader.type not in POOLS or same_quantization(producer, quantize)
+        return reader.type not in MAX_POOLS or same_quantization(producer, quantize)
     if only_reader(x) is not reader:
         return False
     if _moves(producer, specs):
@@ -201,7 +194,7 @@ def _joins(
             and _gains(producer, quantize, specs, depth - 1)
         )
     return _computes_bytes(producer) or (
-        reader.type not in POOLS and is_elementwise(producer, specs)
+        reader.type not in MAX_POOLS and is_elementwise(producer, specs)
     )
 
 

@@ -9,6 +9,8 @@ import kuiper
 from kuiper.errors import KuiperError
 from kuiper.ir.view import TensorSpec
 from kuiper.ops import record_or_none
+from kuiper.ops.core.quantization import JOINS, MAX_POOLS, RESIZES
+from kuiper.ops.core.quantization import MOVES as MOVED_TYPES
 
 from ...support.passes import optimized, run
 from ...support.textgraph import graph_of, lines_of, text, values
@@ -160,7 +162,15 @@ MOVES = [
     "Tensor.permute m 1 1 {} {} dims=(0,2,3,1)",
     "Tensor.slice m 1 1 {} {} dim=1 start=1 end=3 step=1",
     "Tensor.reshape m 1 1 {} {} shape=(2,2,2,36)",
+    "Tensor.unflatten m 1 1 {} {} dim=1 sizes=(2,-1)",
+    "nn.PixelUnshuffle m 1 1 {} {} downscale_factor=2",
+    "torch.tensor_split m 1 1 {} {} indices=() dim=0",
 ]
+
+
+def test_types_that_move_bytes_are_supported():
+    types = MOVED_TYPES | JOINS | MAX_POOLS | RESIZES
+    assert types <= set(kuiper.supported_operators())
 
 
 @pytest.mark.parametrize("move", MOVES)
