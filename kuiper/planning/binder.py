@@ -47,6 +47,10 @@ class Binder:
         """Return the inferred shape and dtype of an output."""
         return self._planner.specs[self.operator.outputs[index]]
 
+    def output_dtype(self, index: int = 0) -> np.dtype:
+        """Return the element type in which an output is stored."""
+        return self._planner.stored_dtype(self.operator.outputs[index])
+
     def feeds_only(self, *types: str) -> bool:
         """Tell whether only operators of these types read output 0."""
         uses = self.operator.outputs[0].uses

@@ -48,6 +48,13 @@ class BenchBinder:
     def output_spec(self, index: int = 0) -> TensorSpec:
         return TensorSpec(self.target.shape, self.target.dtype)
 
+    def output_dtype(self, index: int = 0) -> np.dtype:
+        return self.target.dtype
+
+    def stored(self, value: TensorView, dtype: np.dtype) -> TensorView:
+        assert value.dtype == dtype
+        return value
+
     def operand_view(self, slot: int) -> TensorView:
         return self.summand
 

@@ -7,6 +7,9 @@ width, never by batch or threads.
     Implicit GEMM: the tile of :mod:`kuiper._kernels.micro` with one pointer per pixel and tap.
     An image that does not fit the L2 cache is cut into blocks of pixels, each read once for all
     panels.
+``narrow.pyx``
+    The same over bytes and over bfloat16, also for the rows of a linear layer.  Pairs of bfloat16:
+    98 to 100 % of the ceiling of ``vdpbf16ps`` in the layers of ResNet-50.
 ``few_inputs.pxi``
     A photo's three channels are too few for the inner loop, so the loop runs along a row of the
     filter, which is contiguous in the caller's NCHW array.  Tiles stay inside output rows: one

@@ -18,6 +18,7 @@ import numpy as np
 from libc.string cimport memcpy, memset
 
 from kuiper._kernels.micro.dispatch cimport active
+from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
 from kuiper._kernels.conv.epilogue cimport epilogue_t, finish_tile, make_epilogue, residual_at
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport (
@@ -33,6 +34,7 @@ from kuiper._kernels.conv.window cimport (
 
 from kuiper._kernels.micro.packing import pack_panels
 from kuiper._runtime.step import run_step
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Buffer, TensorView, channels_last_strides
 from kuiper.errors import InputError
 

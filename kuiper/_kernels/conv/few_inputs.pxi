@@ -8,7 +8,9 @@ cdef struct few_inputs_t:
     ref_t x                      # (n, c, h, w) or (n, h, w, c)
     ref_t weight                 # (panels, 1 + runs * run * unit, nr)
     ref_t y                      # (n, out_h, out_w, out_channels)
+    bint to_bfloat16             # else y is float32
     ref_t scratch                # pointers to the runs of a tile, and copies of runs
+    Py_ssize_t tile              # offset in the scratch of a tile of floats, for y in bfloat16
     Py_ssize_t image_stride      # of the input, in elements
     Py_ssize_t row_stride
     Py_ssize_t unit              # adjacent elements of one column: 1, or all channels
@@ -23,7 +25,8 @@ cdef struct few_inputs_t:
 cdef class FewInputsConvStep(Step):
     """Convolution with few input channels.
 
-    The micro-kernel reads runs in place; only runs that cross the border are copied first.
+    The micro-kernel reads runs in place; only runs that cross the border are copied first.  Tiles
+    of an output in bfloat16 are computed in scratch memory and rounded.
 
     Parameters
     ----------
@@ -32,7 +35,7 @@ cdef class FewInputsConvStep(Step):
     weight : TensorView
         Panels over receptive fields in the order of the runs.
     y : TensorView
-        Channels-last.
+        Channels-last, float32 or bfloat16.
     window : Window
         Its taps are the runs: (dy, dx) of their first column.
     offsets : sequence of int
@@ -63,6 +66,8 @@ cdef class FewInputsConvStep(Step):
         self.p.image_stride, self.p.row_stride = x.strides[0], x.strides[2]
         self.p.unit, self.p.run = unit, run
         self.p.out_channels = out_channels
+        self.p.to_bfloat16 = y.dtype == BFLOAT16
+        self.p.tile = pointer_bytes(x, y, window.w.in_step_w, len(offsets), run, unit)
         self.p.epilogue = make_epilogue(self, epilogue)
         self.params = &self.p
         self.kind = "conv_few_inputs"
@@ -74,7 +79,7 @@ cdef class FewInputsConvStep(Step):
             self.p.zeros = &zero_view[0]
             self.keep = zeros
             self.run = few_inputs_rows_run
-            self.p.fetches = 4 * y.size > FETCHED_ROW_BYTES
+            self.p.fetches = 4 * y.size > FETCHED_ROW_BYTES and not self.p.to_bfloat16
             self.max_shards = y.shape[0] * y.shape[2] * ceil_div(y.shape[3], mr)
         else:
             self.run = few_inputs_run
@@ -112,9 +117,28 @@ def few_inputs_scratch_bytes(
     n_runs, run, unit : int
         Runs of a receptive field, columns of a run, elements of a column.
     """
+    tile_bytes = 4 * active().mr * y.shape[1] if y.dtype == BFLOAT16 else 0
+    return pointer_bytes(x, y, stride, n_runs, run, unit) + tile_bytes
+
+
+cdef Py_ssize_t pointer_bytes(
+    x, y, Py_ssize_t stride, Py_ssize_t n_runs, Py_ssize_t run, Py_ssize_t unit
+):
+    """Return the bytes of pointers and copies, in whole cache lines."""
+    cdef Py_ssize_t n_bytes = active().mr * n_runs * (8 + 4 * run * unit)
     if is_by_rows(x.shape[3], y.shape[3], stride, run):
-        return n_runs * (8 + 4 * tile_columns(stride, run) * unit)
-    return active().mr * n_runs * (8 + 4 * run * unit)
+        n_bytes = n_runs * (8 + 4 * tile_columns(stride, run) * unit)
+    return ceil_div(n_bytes, 64) * 64
+
+
+cdef inline void round_rows(
+    const few_inputs_t* p, const float* tile, char* const* slots, Py_ssize_t pixel, Py_ssize_t m
+) noexcept nogil:
+    """Store m rows of a tile as pixels in bfloat16."""
+    cdef bfloat16_t* y = <bfloat16_t*> at(slots, p.y) + pixel * p.window.ldy
+    cdef Py_ssize_t i
+    for i in range(m):
+        p.kernels.f32_to_bf16(p.out_channels, tile + i * p.out_channels, y + i * p.window.ldy)
 
 
 cdef inline void copy_field(
@@ -195,6 +219,9 @@ cdef void few_inputs_run(
     cdef const float* weight = <const float*> at(slots, p.weight)
     cdef const float* residual
     cdef float* y = <float*> at(slots, p.y)
+    cdef float* tile_y
+    cdef float* floats = <float*> (at(slots, p.scratch) + p.tile)
+    cdef Py_ssize_t ldy = p.out_channels if p.to_bfloat16 else w.ldy
     cdef Py_ssize_t mr = kernels.mr, nr = kernels.nr, pixels = w.n * w.out_h * w.out_w
     cdef const float** rows = <const float**> at(slots, p.scratch)
     cdef float* fields = <float*> (rows + mr * phase.n_taps)
@@ -205,21 +232,24 @@ cdef void few_inputs_run(
         start = tile * pixels // tiles
         m = (tile + 1) * pixels // tiles - start
         point_pixels(p, x, start, m, fields, rows)
+        tile_y = floats if p.to_bfloat16 else y + start * ldy
         for panel in range(panels):
             n = min(nr, p.out_channels - panel * nr)
             residual = residual_at(&p.epilogue, slots, start * p.epilogue.ldr + panel * nr)
             kernels.f32_gemm[m](
                 phase.n_taps, length, <const float* const*> rows,
                 weight + panel * (depth + 1) * nr, 0,
-                y + start * w.ldy + panel * nr, w.ldy, n,
+                tile_y + panel * nr, ldy, n,
                 residual if p.epilogue.residual_in_tile else NULL, p.epilogue.ldr,
                 p.epilogue.lo, p.epilogue.hi,
             )
         # Run the post-ops on all panels at once, as long rows.
         finish_tile(
-            &p.epilogue, m, p.out_channels, y + start * w.ldy, w.ldy,
+            &p.epilogue, m, p.out_channels, tile_y, ldy,
             residual_at(&p.epilogue, slots, start * p.epilogue.ldr), p.epilogue.ldr,
         )
+        if p.to_bfloat16:
+            round_rows(p, tile_y, slots, start, m)
 
 
 cdef inline void point_runs(
@@ -272,7 +302,9 @@ cdef void few_inputs_rows_run(
     cdef const float* weight = <const float*> at(slots, p.weight)
     cdef const float* residual
     cdef float* y = <float*> at(slots, p.y)
+    cdef float* y_pixels
     cdef float* y_tile
+    cdef float* floats = <float*> (at(slots, p.scratch) + p.tile)
     cdef const float* image
     cdef const float** runs = <const float**> at(slots, p.scratch)
     cdef Py_ssize_t n_runs = w.phases[0].n_taps, length = p.run * p.unit
@@ -284,7 +316,7 @@ cdef void few_inputs_rows_run(
     cdef Py_ssize_t left = -w.phases[0].min_dx
     cdef Py_ssize_t right = w.in_w - w.phases[0].max_dx - (mr - 1) * w.in_step_w
     cdef Py_ssize_t i, t, row, tile, ow, iw, ih, first, pixel, panel, n
-    cdef Py_ssize_t ldy = w.ldy, ldr = p.epilogue.ldr
+    cdef Py_ssize_t ldy = p.out_channels if p.to_bfloat16 else w.ldy, ldr = p.epilogue.ldr
     cdef bint was_inside, stays_inside
     while q < stop:
         row, tile = q // per_row, q % per_row
@@ -303,9 +335,10 @@ cdef void few_inputs_rows_run(
                 point_runs(p, image, ih, iw, <float*> (runs + n_runs), runs)
             was_inside = stays_inside
             pixel = row * w.out_w + ow
+            y_pixels = floats if p.to_bfloat16 else y + pixel * ldy
             for panel in range(panels):
                 n = min(nr, p.out_channels - panel * nr)
-                y_tile = y + pixel * ldy + panel * nr
+                y_tile = y_pixels + panel * nr
                 residual = residual_at(&p.epilogue, slots, pixel * ldr + panel * nr)
                 if p.fetches:
                     # Prefetch the output lines for writing; the tile hides the latency.
@@ -320,8 +353,10 @@ cdef void few_inputs_rows_run(
                 )
             # Run the post-ops on all panels at once, as long rows.
             finish_tile(
-                &p.epilogue, mr - first, p.out_channels, y + (pixel + first) * ldy, ldy,
+                &p.epilogue, mr - first, p.out_channels, y_pixels + first * ldy, ldy,
                 residual_at(&p.epilogue, slots, (pixel + first) * ldr), ldr,
             )
+            if p.to_bfloat16:
+                round_rows(p, y_pixels + first * ldy, slots, pixel + first, mr - first)
             tile += 1
             q += 1

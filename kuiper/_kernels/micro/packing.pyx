@@ -297,3 +297,70 @@ cdef void pack_run(
             p.channel_stride, bias, min(nr, p.columns - panel * nr),
             packed + q * (p.taps * p.channels + 1) * nr,
         )
+
+
+cdef struct rounding_t:
+    const kernels_t* kernels
+    ref_t floats                 # (panels, 1 + taps * channels, nr), float32
+    ref_t pairs                  # the panels in bfloat16
+    ref_t factors                # (channels,), float32
+    bint has_factors
+    Py_ssize_t panels
+    Py_ssize_t panel_bytes       # in bfloat16
+    Py_ssize_t taps
+    Py_ssize_t channels
+
+
+cdef class PairStep(Step):
+    """Round panels to pairs of bfloat16, for weights that are computed or scaled at run time.
+
+    Parameters
+    ----------
+    floats : TensorView, shape (panels, 1 + taps * channels, nr)
+    pairs : TensorView
+        Memory of a :class:`~kuiper._kernels.micro.packed.PairPanels`.
+    taps, channels : int
+    factors : TensorView or None, shape (channels,)
+        What the channels of all taps are multiplied by first.
+    """
+
+    cdef rounding_t p
+
+    def __init__(self, floats, pairs, taps, channels, factors=None):
+        self.p.kernels = active()
+        self.p.floats, self.p.pairs = self.ref(floats), self.ref(pairs)
+        self.p.has_factors = factors is not None
+        if factors is not None:
+            self.p.factors = self.ref(factors)
+        self.p.panels = floats.shape[0]
+        self.p.panel_bytes = pairs.n_bytes // max(floats.shape[0], 1)
+        self.p.taps, self.p.channels = taps, channels
+        self.run = rounding_run
+        self.params = &self.p
+        self.kind = "round_panels"
+        self.bytes = floats.n_bytes + pairs.n_bytes
+        self.max_shards = max(self.p.panels, 1)
+
+
+cdef void rounding_run(
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
+) noexcept nogil:
+    """Multiply weights by one factor per channel and round them to nearest even.
+
+    Layout : (panels, 1 + taps * channels, nr), float32 -> the same in pairs of bfloat16
+    Needs  : panels for the table's tile
+    Threads: over panels
+    Source : the layout of bf16_gemm_fn in table.pxd
+    """
+    cdef const rounding_t* p = <const rounding_t*> params
+    cdef const float* factors = NULL
+    cdef Py_ssize_t size = (1 + p.taps * p.channels) * p.kernels.nr, q
+    if p.has_factors:
+        factors = <const float*> at(slots, p.factors)
+    for q in range(
+        shard_start(p.panels, shard, n_shards), shard_start(p.panels, shard + 1, n_shards)
+    ):
+        p.kernels.bf16_pack(
+            p.taps, p.channels, <const float*> at(slots, p.floats) + q * size, factors, 1,
+            at(slots, p.pairs) + q * p.panel_bytes,
+        )

@@ -116,7 +116,17 @@ cdef void bf16_pack(
             c += 2
 
 
+cdef void f32_to_bf16(Py_ssize_t n, const float* x, bfloat16_t* y) noexcept nogil:
+    cdef Py_ssize_t i = 0
+    while i + LANES <= n:
+        store_bf16(y + i, load(x + i))
+        i += LANES
+    if i < n:
+        store_bf16_n(y + i, load_n(x + i, rest_of(n - i)), rest_of(n - i))
+
+
 cdef void fill_pairs(kernels_t* k) noexcept:
+    k.f32_to_bf16 = f32_to_bf16
     k.bf16_pack = bf16_pack
     k.pair_mr = PAIR_ROWS
     k.pairs_are_native = PAIRS_ARE_NATIVE

@@ -253,6 +253,9 @@ ctypedef void (*bf16_gemm_fn)(
     Py_ssize_t ldr, const sums_end_t* end,
 ) noexcept nogil
 
+# y[i] = x[i], to nearest even, for i < n.
+ctypedef void (*f32_to_bf16_fn)(Py_ssize_t n, const float* x, bfloat16_t* y) noexcept nogil
+
 # Such a panel from one of floats, (1 + taps * channels, nr), to nearest even.  Term c of each tap
 # is multiplied by factors[c * step] first, unless factors is NULL.
 ctypedef void (*bf16_pack_fn)(
@@ -568,6 +571,7 @@ ctypedef struct kernels_t:
     bint pairs_are_native            # whether one instruction sums two products
     bf16_gemm_fn[MAX_MR + 1] bf16_gemm
     bf16_pack_fn bf16_pack
+    f32_to_bf16_fn f32_to_bf16
     # tensors of bytes
     f32_to_u8_fn f32_to_u8
     u8_to_f32_fn u8_to_f32

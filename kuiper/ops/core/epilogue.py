@@ -74,11 +74,17 @@ class Epilogue:
 
     def narrow(self, axis: int, start: int, length: int) -> Epilogue:
         """Return the epilogue for a range of images (axis 0) or of channels (axis 1)."""
+        residual = self.residual
+        return self.with_residual(residual and residual.narrow(axis, start, length))
+
+    def with_residual(self, residual: TensorView | None) -> Epilogue:
+        """Return the same epilogue with another residual."""
         epilogue = Epilogue()
         for name in self.__slots__:
             setattr(epilogue, name, getattr(self, name))
-        if epilogue.residual is not None:
-            epilogue.residual = epilogue.residual.narrow(axis, start, length)
+        epilogue.residual = residual
+        if residual is not None:
+            epilogue.ldr = _row_stride(residual)
         return epilogue
 
 
@@ -120,7 +126,7 @@ def make_epilogue(b: Binder, residual: TensorView | None) -> Epilogue | None:
     if residual.dtype == "uint8":
         epilogue.residual_quantization = _quantization(post_ops[at])
     epilogue.residual = residual
-    epilogue.ldr = residual.row_stride if residual.rank == 4 else residual.strides[0]
+    epilogue.ldr = _row_stride(residual)
     epilogue.residual_in_tile = not before
     if before:
         epilogue.clamp = _clamp(*before[0])
@@ -131,6 +137,10 @@ def make_epilogue(b: Binder, residual: TensorView | None) -> Epilogue | None:
     elif after:
         epilogue.post_activation = _function(*after[0])
     return epilogue
+
+
+def _row_stride(residual: TensorView) -> int:
+    return residual.row_stride if residual.rank == 4 else residual.strides[0]
 
 
 def _quantization(post: PostOp) -> tuple[float, int]:

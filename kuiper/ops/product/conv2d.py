@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from kuiper.errors import ShapeError
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import activation_epilogue, make_epilogue, residual_view
-from kuiper.ops.core.record import NoBatchRule, T, record
+from kuiper.ops.core.record import STARTS, NoBatchRule, T, record
 from kuiper.ops.core.schema import Float, Ints, Str, Tensor
 from kuiper.ops.product.algorithms import Convolution, bind_convolution, only_gemm
 from kuiper.ops.product.algorithms.gemm import gemm_step, scaled_step
@@ -25,6 +26,8 @@ from kuiper.ops.product.geometry import (
 )
 
 __all__ = ["Conv", "Conv1d", "ConvTranspose", "ConvTranspose1d", "ExpandDepthwise"]
+
+FLOAT32 = np.dtype(np.float32)
 
 
 @record("nn.Conv2d", "F.conv2d")
@@ -48,6 +51,7 @@ class Conv(ConvolutionRecord[T]):
     padding_mode: str = Str(("zeros", "reflect", "replicate", "circular"), "zeros")
     input_scale: T | None = Tensor(optional=True, internal=True)
     layout = Layout.CHANNELS_LAST
+    bfloat16 = STARTS
 
     def infer(self: Conv[TensorSpec]) -> TensorSpec:
         spec = output_spec(self)
@@ -74,21 +78,32 @@ class Conv(ConvolutionRecord[T]):
             from kuiper.ops.tensor.padding import pad_spatial
 
             (top, bottom), (left, right) = geometry.padding
+            x = b.stored(x, FLOAT32)
             x = pad_spatial(b, x, (left, right, top, bottom), self.padding_mode, 0.0)
             geometry = geometry.unpadded()
         filters = Filters(self.weight, self.bias, (*self.weight.shape[:2], *geometry.kernel))
         y, image, residual = _output(self, b, spatial)
+        residual = residual_in_float32(b, residual, x, image)
         c = Convolution(x, image, filters, geometry, self.groups, make_epilogue(b, residual))
         scale = self.input_scale
         if scale is not None:
             if not filters.is_constant:
                 raise ShapeError("'input_scale' expects a weight and a bias that the file holds")
-            b.step(scaled_step(b, c, scale))
+            b.step(scaled_step(b, c, b.stored(scale, FLOAT32)))
         elif filters.is_constant:
             bind_convolution(b, c)
         else:
             b.step(run_time_step(self, b, c))
         _finish(b, y, image, spatial)
+
+
+def residual_in_float32(
+    b: Binder, residual: TensorView | None, x: TensorView, y: TensorView
+) -> TensorView | None:
+    """Return a residual, which products from float32 to float32 read in float32."""
+    if residual is None or residual.dtype != BFLOAT16 or BFLOAT16 in (x.dtype, y.dtype):
+        return residual
+    return b.stored(residual, FLOAT32)
 
 
 def run_time_step(a: ConvolutionRecord[TensorView], b: Binder, c: Convolution) -> Any:
@@ -97,7 +112,14 @@ def run_time_step(a: ConvolutionRecord[TensorView], b: Binder, c: Convolution) -
     tap_lists = [list(np.ndindex(c.geometry.kernel))]
     packed, offsets = pack_at_run_time(b, a, c.filters, tap_lists, by_column=True)
     phases = [((0,) * len(c.size), c.size, c.geometry.taps(), offsets[0])]
-    step = c.count(gemm_step(b, x, c, packed, phases, c.geometry.stride))
+    if c.in_bfloat16:
+        from kuiper.ops.product.algorithms.bfloat16 import pairs_at_run_time, pairs_step
+
+        counts = [len(taps) for taps in tap_lists]
+        packed, _ = pairs_at_run_time(b, packed, c.out_channels, c.in_channels, c.groups, counts)
+        step = c.count(pairs_step(b, c, packed, phases, c.geometry.stride))
+    else:
+        step = c.count(gemm_step(b, x, c, packed, phases, c.geometry.stride))
     step.algorithm = only_gemm("the filters are computed at run time")
     return step
 
@@ -163,6 +185,7 @@ class ConvTranspose(ConvolutionRecord[T]):
     padding: tuple[int, ...] = Ints(default=(0,), minimum=0)
     output_padding: tuple[int, ...] = Ints(default=(0,), minimum=0)
     layout = Layout.CHANNELS_LAST
+    bfloat16 = STARTS
 
     def infer(self: ConvTranspose[TensorSpec]) -> TensorSpec:
         spatial = self.weight.rank - 2
@@ -204,6 +227,7 @@ class ConvTranspose(ConvolutionRecord[T]):
         spatial = self.weight.rank - 2
         x = b.channels_last(_as_image(self.input, spatial))
         y, image, residual = _output(self, b, spatial)
+        residual = residual_in_float32(b, residual, x, image)
         b.step(transposed_step(self, b, Geometry.of(self), x, image, make_epilogue(b, residual)))
         _finish(b, y, image, spatial)
 
@@ -236,7 +260,7 @@ def _output(a: ConvolutionRecord[TensorView], b: Binder, spatial: int) -> Any:
         shape = (1, *shape)
     if spatial == 1:
         shape = (*shape[:2], 1, shape[2])
-    image = b.temporary(shape, np.float32, Layout.CHANNELS_LAST)
+    image = b.temporary(shape, b.output_dtype(), Layout.CHANNELS_LAST)
     if residual is not None:
         residual = b.channels_last(_as_image(residual, spatial))
     return None, image, residual

@@ -35,6 +35,7 @@ class Conv3d(Conv[T]):
     weight: T = Tensor(rank=5)
     input_scale = None
     layout = Layout.CONTIGUOUS
+    bfloat16 = ""
 
     def bind(self: Conv3d[TensorView], b: Binder) -> None:
         geometry, x = Geometry.of(self), self.input
@@ -63,6 +64,7 @@ class ConvTranspose3d(ConvTranspose[T]):
 
     weight: T = Tensor(rank=5)
     layout = Layout.CONTIGUOUS
+    bfloat16 = ""
 
     def bind(self: ConvTranspose3d[TensorView], b: Binder) -> None:
         x, y = _channels_last(b, self.input), _output(self, b)

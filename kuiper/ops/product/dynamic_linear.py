@@ -53,6 +53,7 @@ class DynamicLinear(Linear[T]):
     """
 
     weight_scale: T = Tensor(rank=1)
+    bfloat16 = ""
 
     def verify(self: DynamicLinear[TensorSpec], op: Operator) -> None:
         verify_scales(op, "weight_scale")

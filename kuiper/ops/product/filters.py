@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -146,8 +146,9 @@ class ByTap:
 
 
 def fill_groups(
-    memory: np.ndarray, weight: Any, bias: np.ndarray | None, groups: int, n_threads: int
-) -> None:
+    memory: np.ndarray, weight: Any, bias: np.ndarray | None, groups: int, n_threads: int,
+    pack: Callable[..., Any] = packing.pack_panels,
+) -> None:  # fmt: skip
     """Write the panels of each group of a weight.
 
     Parameters
@@ -157,6 +158,8 @@ def fill_groups(
     weight : array or Filters, shape (out_channels, in_channels / groups, ...)
     bias : array, shape (out_channels,), or None
     groups, n_threads : int
+    pack : callable
+        ``pack(weight, bias, n_threads, memory)`` packs one group, (columns, taps, channels).
     """
     out, panels = weight.shape[0] // groups, len(memory) // groups
     for group in range(groups):
@@ -166,7 +169,7 @@ def fill_groups(
             some = weight.some(rows.start, out) if isinstance(weight, Filters) else weight[rows]
         shift = None if bias is None else np.ascontiguousarray(bias[rows])
         part = memory[group * panels : (group + 1) * panels]
-        packing.pack_panels(ByTap(some), shift, n_threads, part)
+        pack(ByTap(some), shift, n_threads, part)
 
 
 def pack_at_run_time(
@@ -181,8 +184,9 @@ def pack_at_run_time(
     The first axis of the weight counts filters if `by_column` (convolution), else input channels
     (transposed convolution).
     """
-    weight = b.contiguous(a.weight)
-    bias = None if a.bias is None else b.contiguous(a.bias)
+    float32 = np.dtype(np.float32)
+    weight = b.contiguous(b.stored(a.weight, float32))
+    bias = None if a.bias is None else b.contiguous(b.stored(a.bias, float32))
     first, second, *kernel = filters.shape
     taps = math.prod(kernel)
     if by_column:

@@ -12,10 +12,11 @@ from kuiper._kernels.linear import linear
 from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import PackedMatrix
 from kuiper.errors import ShapeError
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Layout, TensorSpec, TensorView, shares_cache_sets
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_epilogue, residual_view
-from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.record import STARTS, Record, T, record
 from kuiper.ops.core.schema import Int, Tensor
 from kuiper.ops.product.algorithms.strassen import strassen_refusal, strassen_step
 
@@ -26,6 +27,7 @@ __all__ = ["Linear", "Matmul", "product"]
 
 # From this size on, rows that alias in the L1 cache are copied to padded rows.
 MIN_ROWS, MIN_COLUMNS = 16, 512
+FLOAT32 = np.dtype(np.float32)
 
 
 def as_matrix(b: Binder, value: TensorView) -> TensorView:
@@ -55,7 +57,8 @@ class Linear(Record[T]):
     in_features: int | None = Int(None, minimum=1)
     out_features: int | None = Int(None, minimum=1)
     post_ops = True
-    input_dtype: np.dtype = np.dtype(np.float32)
+    input_dtype: np.dtype = FLOAT32
+    bfloat16 = STARTS
 
     def infer(self: Linear[TensorSpec]) -> TensorSpec:
         out_features, in_features = self.weight.shape
@@ -84,12 +87,20 @@ class Linear(Record[T]):
         residual = residual_view(b)
         if residual is not None:
             residual = as_matrix(b, residual)
+        in_bfloat16 = BFLOAT16 in (x.dtype, rows.dtype)
+        if residual is not None and residual.dtype == BFLOAT16 and not in_bfloat16:
+            residual = b.stored(residual, FLOAT32)
+        if in_bfloat16:
+            from kuiper.ops.product.narrow import linear_pairs
+
+            b.step(linear_pairs(self, b, x, rows, residual))
+            return
         epilogue = make_epilogue(b, residual)
         if _strassen_pays(self):
             images = self.input.shape[0]
             step = strassen_step(
                 b, _as_images(x, images), _as_images(rows, images),
-                _Columns(self.weight), lambda: _bias(self), [(0, 0)], (1, 1), epilogue,
+                Columns(self.weight), lambda: bias_of(self), [(0, 0)], (1, 1), epilogue,
             )  # fmt: skip
             step.saved_flops = 2.0 * rows.size * x.shape[1] - step.flops
             b.step(step)
@@ -97,7 +108,7 @@ class Linear(Record[T]):
             is_large = x.shape[0] >= MIN_ROWS and rows.shape[1] >= MIN_COLUMNS
             if is_large and shares_cache_sets(x.strides[0]):
                 x = b.padded_rows(x)
-            b.step(linear.LinearStep(x, _panels(self, b), rows, epilogue))
+            b.step(linear.LinearStep(x, float_panels(self, b), rows, epilogue))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:
@@ -116,7 +127,7 @@ def _strassen_pays(a: Linear[TensorView]) -> bool:
     columns, depth = a.weight.shape
     return (
         a.input.rank == 4
-        and _is_constant(a)
+        and is_constant(a)
         and not strassen_refusal(math.prod(a.input.shape[1:3]), 1, depth, columns)
     )
 
@@ -128,34 +139,33 @@ def _as_images(rows: TensorView, images: int) -> TensorView:
     return rows.with_layout((images, channels, 1, count // images), (line, 1, line, step))
 
 
-def _is_constant(a: Linear[TensorView]) -> bool:
+def is_constant(a: Linear[TensorView]) -> bool:
     return all(v is None or v.is_constant for v in (a.weight, a.bias))
 
 
-def _bias(a: Linear[TensorView]) -> np.ndarray | None:
+def bias_of(a: Linear[TensorView]) -> np.ndarray | None:
     return None if a.bias is None else np.asarray(a.bias.constant, np.float32)
 
 
-def _panels(a: Linear[TensorView], b: Binder) -> TensorView:
+def float_panels(a: Linear[TensorView], b: Binder) -> TensorView:
     """Return the packed weight; a step packs it if it is computed at run time."""
     columns, depth = a.weight.shape
     matrix = PackedMatrix(columns, depth)
-    if _is_constant(a):
+    if is_constant(a):
         return b.packed(
             [matrix],
-            lambda out: packing.pack_panels(_Columns(a.weight), _bias(a), b.n_threads, out),
+            lambda out: packing.pack_panels(Columns(a.weight), bias_of(a), b.n_threads, out),
         )
     packed = b.temporary(matrix.shape)
-    bias = None if a.bias is None else b.contiguous(a.bias)
+    weight = b.contiguous(b.stored(a.weight, FLOAT32))
+    bias = None if a.bias is None else b.contiguous(b.stored(a.bias, FLOAT32))
     taps = b.constant(np.zeros(1, np.intp))
     strides = (0, depth, 1)  # of groups, columns and terms
-    b.step(
-        packing.PackStep(b.contiguous(a.weight), bias, packed, taps, 1, columns, 1, depth, strides)
-    )
+    b.step(packing.PackStep(weight, bias, packed, taps, 1, columns, 1, depth, strides))
     return packed
 
 
-class _Columns:
+class Columns:
     """A constant weight as (columns, 1, terms), widened slice by slice."""
 
     def __init__(self, weight: TensorView) -> None:

@@ -30,14 +30,12 @@ from kuiper.ops.core.schema import Float, Int, Ints, Str, Tensor
 from kuiper.ops.product.dynamic_linear import verify_scales
 from kuiper.ops.product.geometry import ConvolutionRecord, Geometry, output_spec
 from kuiper.ops.product.linear import Linear, as_matrix
+from kuiper.ops.product.narrow import PIXELS, as_image
 
 if TYPE_CHECKING:
     from kuiper.ir import Operator
 
 __all__ = ["MAX_TERMS", "QuantizedConv", "QuantizedLinear"]
-
-# The geometry of a linear layer, whose rows are the pixels of an image.
-PIXELS = Geometry((1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
 
 # More products of two bytes of up to 255 and 128 may overflow a sum of 32 bits.
 MAX_TERMS = (2**31 - 1) // (255 * 128)
@@ -136,6 +134,7 @@ class QuantizedLinear(Linear[T]):
     input_scale: float = Float()
     input_zero_point: int = Int()
     computes_bytes = True
+    bfloat16 = ""
     input_dtype = np.dtype(np.uint8)
 
     def verify(self: QuantizedLinear[TensorSpec], op: Operator) -> None:
@@ -154,12 +153,6 @@ class QuantizedLinear(Linear[T]):
         if residual is not None:
             residual = as_image(as_matrix(b, residual))
         _add_product(self, b, x, as_image(rows), residual, PIXELS, 1)
-
-
-def as_image(rows: TensorView) -> TensorView:
-    """View rows (n, k) as the pixels of one image (1, k, 1, n)."""
-    (count, channels), step = rows.shape, rows.strides[0]
-    return rows.with_layout((1, channels, 1, count), (count * step, 1, count * step, step))
 
 
 def _is_depthwise(a: QuantizedConv[TensorView], geometry: Geometry) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._kernels.micro.packed import FewColumns, PackedMatrix, panel_offsets
+from kuiper._kernels.micro import packing
+from kuiper._kernels.micro.packed import FewColumns, PackedMatrix, PairPanels, panel_offsets
 from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import Epilogue
@@ -46,15 +47,31 @@ def transposed_step(
     c = Convolution(x, y, forward, geometry, a.groups, epilogue)
     phases, tap_lists = split_phases(geometry, y.shape[2:])
     few, reason = False, "the filters are computed at run time"
-    if filters.is_constant:
+    if c.in_bfloat16:
+        few, reason = False, "an operand is stored in bfloat16"
+    elif filters.is_constant:
         few, reason = _has_few_outputs(c, tap_lists)
+    if filters.is_constant:
         packed, offsets = _pack(b, forward, c, tap_lists, few)
     else:
         packed, offsets = pack_at_run_time(b, a, filters, tap_lists, by_column=False)
-    phases = [(*phase, offsets[kind]) for *phase, kind in phases]
     ones = (1,) * len(geometry.stride)
-    step = gemm_step(b, x, c, packed, phases, ones, geometry.stride, few)
-    step.algorithm = Choice("few_outputs", {}) if few else Choice("gemm", {"few_outputs": reason})
+    if c.in_bfloat16:
+        from kuiper.ops.product.algorithms.bfloat16 import pairs_at_run_time, pairs_step
+
+        if not filters.is_constant:
+            counts = [len(taps) for taps in tap_lists]
+            packed, offsets = pairs_at_run_time(
+                b, packed, c.out_channels, c.in_channels, c.groups, counts
+            )
+        phases = [(*phase, offsets[kind]) for *phase, kind in phases]
+        step = pairs_step(b, c, packed, phases, ones, geometry.stride)
+        step.algorithm = Choice("pairs", {"few_outputs": reason})
+    else:
+        phases = [(*phase, offsets[kind]) for *phase, kind in phases]
+        step = gemm_step(b, x, c, packed, phases, ones, geometry.stride, few)
+        name = "few_outputs" if few else "gemm"
+        step.algorithm = Choice(name, {} if few else {"few_outputs": reason})
     step.kind = "conv_transpose3d" if c.is_volume else "conv_transpose"
     step.flops = 2.0 * x.size * filters.n_terms
     step.bytes = float(x.n_bytes + y.n_bytes + filters.n_bytes)
@@ -95,7 +112,14 @@ def _pack(
 ) -> tuple[TensorView, list[int]]:
     """Return the packed filters of all phases, and the offset of each kind."""
     matrices: list[Any]
-    if few:
+    pack = packing.pack_panels
+    if c.in_bfloat16:
+        pack = packing.pack_pairs
+        matrices = [
+            PairPanels(c.out_channels, len(taps), c.in_channels, c.groups, part=taps)
+            for taps in tap_lists
+        ]
+    elif few:
         matrices = [FewColumns(c.out_channels, len(t), c.in_channels, t) for t in tap_lists]
     else:
         matrices = [
@@ -111,7 +135,7 @@ def _pack(
             if few:
                 matrix.fill(memory, part, bias)
             else:
-                fill_groups(memory, part, bias, c.groups, b.n_threads)
+                fill_groups(memory, part, bias, c.groups, b.n_threads, pack)
 
     return b.packed(matrices, fill), panel_offsets(matrices)
 

@@ -45,17 +45,20 @@ def choose(c: Convolution) -> tuple[ConvAlgorithm, Choice]:
     """Return the algorithm for a convolution, with the reasons against the others."""
     left: dict[str, str] = {}
     chosen: ConvAlgorithm | None = None
-    for kind in ALGORITHMS:
+    algorithms = ALGORITHMS
+    if c.in_bfloat16:
+        from kuiper.ops.product.algorithms.bfloat16 import ALGORITHMS as algorithms
+    for kind in algorithms:
         if chosen is not None:
             left[kind.name] = f"{chosen.name} is tried first"
             continue
         algorithm = kind(c)
         if reason := algorithm.refusal():
             left[kind.name] = reason
-        elif (cost := algorithm.cost()) < 1.0 or kind is ALGORITHMS[-1]:
+        elif (cost := algorithm.cost()) < 1.0 or kind is algorithms[-1]:
             chosen = algorithm
         else:
-            left[kind.name] = f"would take {cost:.2f} times as long as {ALGORITHMS[-1].name}"
+            left[kind.name] = f"would take {cost:.2f} times as long as {algorithms[-1].name}"
     assert chosen is not None  # the last one computes every convolution
     return chosen, Choice(chosen.name, left)
 
@@ -69,6 +72,14 @@ def only_gemm(reason: str) -> Choice:
 def bind_convolution(b: Binder, c: Convolution) -> None:
     """Add the steps of a convolution with constant filters."""
     algorithm, choice = choose(c)
-    for step in algorithm.bind(b):
+    if c.in_bfloat16 and not algorithm.takes_bfloat16:
+        from kuiper.ops.product.algorithms.bfloat16 import bind_widened
+
+        steps = bind_widened(b, algorithm)
+    else:
+        steps = algorithm.bind(b)
+    for step in steps:
         step.algorithm = choice
         b.step(step)
+    if algorithm.c.y is not c.y:
+        b.copy(algorithm.c.y, c.y)

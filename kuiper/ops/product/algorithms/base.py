@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kuiper._kernels.conv import window as conv_window
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import Epilogue
@@ -31,6 +32,8 @@ class Convolution:
     size : tuple of int
         Spatial extents of the output.
     is_volume : bool
+    in_bfloat16 : bool
+        Whether the input or the output is stored in bfloat16.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Convolution:
         self.in_channels, self.out_channels = filters.shape[1], filters.shape[0] // groups
         self.size = y.shape[2:]
         self.is_volume = len(self.size) == 3
+        self.in_bfloat16 = BFLOAT16 in (x.dtype, y.dtype)
 
     def narrow(self, axis: int, start: int, length: int) -> Convolution:
         """Return the convolution of a range of images (axis 0) or of groups (axis 1)."""
@@ -103,9 +107,12 @@ class ConvAlgorithm:
     name : str
         The name in profiles and reports.
     c : Convolution
+    takes_bfloat16 : bool
+        Whether it computes convolutions that are `in_bfloat16`; others get float32.
     """
 
     name: str
+    takes_bfloat16 = False
 
     def __init__(self, c: Convolution) -> None:
         self.c = c

@@ -9,6 +9,7 @@ import numpy as np
 from kuiper._kernels.conv import conv
 from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import RunPanels
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.product.algorithms.base import ConvAlgorithm, image_window
@@ -23,6 +24,7 @@ class FewInputs(ConvAlgorithm):
     """The inner loop runs along a row of the filter over adjacent image columns."""
 
     name = "few_inputs"
+    takes_bfloat16 = True
 
     def refusal(self) -> str:
         c = self.c
@@ -32,6 +34,8 @@ class FewInputs(ConvAlgorithm):
             return f"{c.groups} groups, one is supported"
         if c.in_channels > MAX_CHANNELS:
             return f"{c.in_channels} input channels, at most {MAX_CHANNELS} are few"
+        if c.x.dtype == BFLOAT16:
+            return "the input is stored in bfloat16"
         return ""
 
     def pack(self, b: Binder) -> TensorView:
@@ -67,8 +71,12 @@ class FewInputs(ConvAlgorithm):
         scratch = b.scratch(
             conv.few_inputs_scratch_bytes(x, c.y, c.geometry.stride[1], len(taps), run, unit)
         )
+        epilogue = c.epilogue
+        residual = None if epilogue is None else epilogue.residual
+        if epilogue is not None and residual is not None and residual.dtype == BFLOAT16:
+            epilogue = epilogue.with_residual(b.stored(residual, x.dtype))
         step = conv.FewInputsConvStep(
-            x, packed, c.y, window, offsets, unit, run, c.out_channels, scratch, c.epilogue
+            x, packed, c.y, window, offsets, unit, run, c.out_channels, scratch, epilogue
         )
         return [c.count(step)]
 

@@ -95,6 +95,10 @@ def scaled_step(b: Binder, c: Convolution, scale: TensorView) -> Any:
     from kuiper._kernels.elementwise.elementwise import ElementwiseStep
     from kuiper.expression import Call, Ref, fold
 
+    if c.in_bfloat16:
+        from kuiper.ops.product.algorithms.bfloat16 import scaled_pairs
+
+        return scaled_pairs(b, c, scale)
     x, scale = b.channels_last(c.x), b.contiguous(scale)
     packed, n_channels, step = Gemm(c).pack(b), c.in_channels, None
     for i in range(x.shape[0]):
