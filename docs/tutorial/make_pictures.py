@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 import kuiper
-from kuiper import report
+from kuiper import report, vision
 from kuiper.expression import parse, to_svg
 
 FOLDER = Path(__file__).with_name("pictures")
+EXAMPLES = FOLDER.parents[2] / "examples"
 COLOURS = ("#b8d4f0", "#f7d8b5", "#c4e6c4")
 
 
@@ -23,7 +25,7 @@ def document(width: float, height: float, parts: list[str]) -> str:
     """Return an SVG document on white, so that it can be read on a dark page."""
     style = (
         "<style>text{font:13px sans-serif;text-anchor:middle}.s{font-size:11px;fill:#555}"
-        ".l{text-anchor:start}rect{stroke:#666}path{fill:none;stroke:#666}</style>"
+        ".l{text-anchor:start}.e{text-anchor:end}rect{stroke:#666}path{fill:none;stroke:#666}</style>"
     )
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -193,7 +195,7 @@ def times() -> str:
 
 def memory() -> str:
     """Draw the memory plan of NanoDet-m."""
-    path = FOLDER.parents[2] / "examples" / "models" / "nanodet_m.f16.pnnx.param"
+    path = EXAMPLES / "models" / "nanodet_m.f16.pnnx.param"
     model = kuiper.load(path)
     model(np.zeros((1, 3, 320, 320), np.float32))
     drawn = report.memory_svg(model.plan((1, 3, 320, 320)), 900, 360)
@@ -202,6 +204,92 @@ def memory() -> str:
         "rect{stroke:#556;stroke-width:.4}.grid{stroke:#ddd}</style>"
     )
     return drawn.replace(">", f">{style}", 1) + "\n"
+
+
+def bits() -> str:
+    """Draw the bits of float32, bfloat16, float16 and a byte, those of a sign, exponent and rest."""
+    types = (
+        ("float32", 1, 8, 23, "1e-38 to 3e38, steps of 1e-7 of the number"),
+        ("bfloat16", 1, 8, 7, "the same range, steps of 1/128"),
+        ("float16", 1, 5, 10, "6e-5 to 65504, steps of 1/1024"),
+        ("byte", 0, 0, 8, "256 equidistant numbers"),
+    )
+    parts = []
+    for row, (name, *counts, about) in enumerate(types):
+        y, column = 30 + 48 * row, 0
+        parts.append(text(15, y + 14, name, "l"))
+        for count, fill in zip(counts, (COLOURS[2], COLOURS[1], COLOURS[0]), strict=True):
+            for _ in range(count):
+                parts.append(box(95 + 13 * column, y, 13, 20, fill))
+                column += 1
+        parts.append(text(95, y + 34, about, "l s"))
+    for x, fill, name in ((370, 2, "sign"), (430, 1, "exponent"), (520, 0, "fraction")):
+        parts.append(box(x, 196, 13, 13, COLOURS[fill]) + text(x + 18, 207, name, "l s"))
+    return document(600, 222, parts)
+
+
+def picture(name: str) -> np.ndarray:
+    """Return a photo of the examples as the input of a network for ImageNet."""
+    photo = vision.load_image(EXAMPLES / "photos" / name)
+    return vision.preprocess(photo, replace(vision.PRESETS["imagenet"], size=(224, 224)))[None]
+
+
+def byte_range() -> str:
+    """Draw the values that a layer reads, with the widest range and that of least error."""
+    model = kuiper.load(EXAMPLES / "models" / "mobilenet_v2.f16.pnnx.param")
+    layer = [op for op in model.graph if op.type == "nn.Conv2d"][1]
+    values = model.trace(picture("chelsea.png"), [layer.inputs[0].name])[layer.inputs[0].name]
+    widest = float(values.max())
+
+    def squares(limit: float) -> float:
+        scale = limit / 255
+        return float(np.mean((np.clip(np.rint(values / scale), 0, 255) * scale - values) ** 2))
+
+    limits = np.linspace(0.2, 1, 161) * widest
+    best = float(min(limits, key=squares))
+    counts, edges = np.histogram(values[values > 0], 100, (0, widest))
+    heights = 110 * np.log10(1 + counts) / np.log10(1 + counts.max())
+    parts = []
+    for height, left in zip(heights, edges, strict=False):
+        x = 20 + 540 * left / widest
+        parts.append(box(round(x, 1), round(140 - height, 1), 5.4, round(height, 1), COLOURS[0]))
+    gain = squares(best) / squares(widest)
+    for y, limit, words in (
+        (158, widest, f"all values: 0 to {widest:.1f}"),
+        (186, best, f"least squares of errors: 0 to {best:.1f}, {gain:.2f} of the squares"),
+    ):
+        end = 20 + 540 * limit / widest
+        parts.append(f'<path d="M20,{y}H{end:.1f}M20,{y - 4}v8M{end:.1f},{y - 4}v8"/>')
+        parts.append(text(24, y + 15, words, "l s"))
+    parts.append(text(555, 24, "number of values, logarithmic", "s e"))
+    return document(580, 212, parts)
+
+
+def errors() -> str:
+    """Draw the signal-to-noise ratio of the results of real networks in two precisions."""
+    photos = [picture(name) for name in ("astronaut.png", "coffee.png", "rocket.jpg")]
+    x = picture("chelsea.png")
+    parts = []
+    for row, name in enumerate(("squeezenet_v1.1", "mobilenet_v2")):
+        path = EXAMPLES / "models" / f"{name}.f16.pnnx.param"
+        model = kuiper.load(path)
+        y = model(x)
+        parts.append(text(130, 44 + 62 * row, name, "e"))
+        for line, (kind, other) in enumerate(
+            (
+                ("bfloat16", kuiper.load(path, precision="bfloat16")),
+                ("bytes", kuiper.quantize(model, photos)),
+            )
+        ):
+            noise = float(np.linalg.norm(other(x) - y) / np.linalg.norm(y))
+            decibels = -20 * math.log10(noise)
+            top = 20 + 62 * row + 24 * line
+            parts.append(box(140, top, round(6 * decibels, 1), 20, COLOURS[line]))
+            words = f"{kind}: {decibels:.0f} dB, {100 * noise:.1f} %"
+            parts.append(text(round(146 + 6 * decibels, 1), top + 15, words, "l s"))
+    parts += [f'<path d="M{140 + 6 * n},12V142" stroke-dasharray="2 4"/>' for n in (0, 20, 40, 60)]
+    parts += [text(140 + 6 * n, 156, f"{n} dB", "s") for n in (0, 20, 40, 60)]
+    return document(660, 166, parts)
 
 
 PICTURES = {
@@ -214,6 +302,9 @@ PICTURES = {
     "serving": serving,
     "times": times,
     "memory": memory,
+    "bits": bits,
+    "range": byte_range,
+    "errors": errors,
 }
 
 

@@ -356,17 +356,19 @@ class Planner:
                 key: self.constant_view(spec)
                 for key, spec in self.attribute_specs[operator].items()
             }
-            if self.bfloat16 and not takes_bfloat16(record):
-                self.widen_inputs(operator)
+            narrow = {}
+            if self.bfloat16 is not None and not takes_bfloat16(record):
+                narrow = self.widen_inputs(operator)
             arguments = resolve(operator, record, self.values, attributes)
             arguments.n_outputs = len(outputs)
             call_record(operator, "prepare", arguments.bind, Binder(self, operator))
+            self.values.update(narrow)
             for operand, spec in zip(outputs, specs, strict=True):
                 value = self.values.get(operand)
                 if isinstance(spec, TensorSpec) and not (
                     isinstance(value, TensorView)
                     and value.shape == spec.shape
-                    and value.dtype in (spec.dtype, self.stored_dtype(operand))
+                    and (value.dtype == spec.dtype or _is_narrow(value, spec))
                 ):
                     raise OperatorError(
                         f"{operator.label}: its record bound '{operand.name}' to {value}, but "
@@ -460,12 +462,16 @@ class Planner:
         self.buffers.append(buffer)
         return buffer
 
-    def widen_inputs(self, operator: Operator) -> None:
-        """Convert the inputs of an operator that takes float32 only."""
-        for operand in dict.fromkeys(operator.inputs):
-            value = self.values[operand]
-            if isinstance(value, TensorView) and value.dtype == BFLOAT16:
-                self.values[operand] = self.converted(value, FLOAT32, operator.name)
+    def widen_inputs(self, operator: Operator) -> dict[Operand, TensorView]:
+        """Convert the inputs of an operator that takes float32 only; return them unconverted."""
+        narrow = {
+            operand: value
+            for operand in dict.fromkeys(operator.inputs)
+            if isinstance(value := self.values[operand], TensorView) and value.dtype == BFLOAT16
+        }
+        for operand, value in narrow.items():
+            self.values[operand] = self.converted(value, FLOAT32, operator.name)
+        return narrow
 
     def converted(self, value: TensorView, dtype: np.dtype, name: str) -> TensorView:
         """Return `value` in an element type and its layout; a conversion is shared."""
@@ -520,6 +526,11 @@ class Planner:
             if buffer.first < 0:
                 buffer.first = number
             buffer.last = number
+
+
+def _is_narrow(value: TensorView, spec: TensorSpec) -> bool:
+    """Tell whether a float32 tensor lies in bfloat16: as it was chosen, or as a view of another."""
+    return value.dtype == BFLOAT16 and spec.dtype == FLOAT32
 
 
 def _as_result(view: TensorView) -> TensorSpec:
