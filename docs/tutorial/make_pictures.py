@@ -207,7 +207,7 @@ def memory() -> str:
 
 
 def bits() -> str:
-    """Draw the bits of float32, bfloat16, float16 and a byte, those of a sign, exponent and rest."""
+    """Draw the bits of float32, bfloat16, float16 and a byte: sign, exponent and fraction."""
     types = (
         ("float32", 1, 8, 23, "1e-38 to 3e38, steps of 1e-7 of the number"),
         ("bfloat16", 1, 8, 7, "the same range, steps of 1/128"),
