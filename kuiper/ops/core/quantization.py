@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from kuiper.errors import ShapeError
+import numbers
+from typing import TYPE_CHECKING
+
+from kuiper.errors import OperatorError, ShapeError
+
+if TYPE_CHECKING:
+    from kuiper.ir import Operator
 
 __all__ = [
     "CHOICES", "DEQUANTIZE", "JOINS", "MAX_POOLS", "MAX_SCALE", "MIN_SCALE", "MOVES", "QUANTIZE",
-    "RESIZES", "check_quantization",
+    "RESIZES", "check_quantization", "verify_quantization",
 ]  # fmt: skip
 
 QUANTIZE, DEQUANTIZE = "kuiper.QuantizeLinear", "kuiper.DequantizeLinear"
@@ -48,3 +54,26 @@ def check_quantization(scale: float, zero_point: int, name: str = "") -> None:
         raise ShapeError(f"'{name}scale' is {scale}, expected {MIN_SCALE} to {MAX_SCALE}")
     if not 0 <= zero_point <= 255:
         raise ShapeError(f"'{name}zero_point' is {zero_point}, expected 0 to 255")
+
+
+def verify_quantization(op: Operator, prefix: str = "") -> None:
+    """Check the scale and the zero point of an operator, which must be parameters of its file.
+
+    Passes compare them and hand them from operator to operator.
+
+    Raises
+    ------
+    OperatorError
+        If one is missing among the parameters, of another type, or out of range.
+    """
+    for name, type in (("scale", numbers.Real), ("zero_point", numbers.Integral)):
+        given = op.params.get(prefix + name)
+        if not isinstance(given, type) or isinstance(given, bool):
+            expected = "a number" if type is numbers.Real else "an integer"
+            raise OperatorError(
+                f"{op.label}: the parameter '{prefix}{name}' is {given!r}, expected {expected}"
+            )
+    try:
+        check_quantization(op.params[f"{prefix}scale"], op.params[f"{prefix}zero_point"], prefix)
+    except ShapeError as error:
+        raise OperatorError(f"{op.label}: {error}") from None

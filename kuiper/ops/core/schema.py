@@ -390,7 +390,7 @@ def _integer(value: Any, minimum: int | None = None) -> int:
 def _real(value: Any) -> float:
     if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
         return float(value)
-    if isinstance(value, str):
+    if isinstance(value, str) and "_" not in value:  # Python reads '1_0' as 10
         return float(value)  # files spell 'inf', '-inf' and 'nan' as words
     raise ValueError
 

@@ -6,7 +6,7 @@ the float32 values of its integers, rounded as they would be.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,11 +17,14 @@ from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of, require_float32
 from kuiper.ops.core.binder import Binder, OutputLayout
 from kuiper.ops.core.numpy_step import NumpyRecord
-from kuiper.ops.core.quantization import check_quantization
+from kuiper.ops.core.quantization import check_quantization, verify_quantization
 from kuiper.ops.core.record import NoBatchRule, Record, T, record
 from kuiper.ops.core.schema import Argument, Bool, Float, Int, Tensor, field
 from kuiper.ops.math.elementwise import Formula
 from kuiper.ops.tensor.shape import Unchanged
+
+if TYPE_CHECKING:
+    from kuiper.ir import Operator
 
 __all__ = ["Dequantize", "FakeQuantize", "Quantize"]
 
@@ -202,9 +205,10 @@ class QuantizeLinear(Record[T]):
 
     Raises
     ------
+    OperatorError
+        If the scale is no number of the file from 1e-30 to 1e30, or the zero point no byte.
     ShapeError
-        If the scale is not from 1e-30 to 1e30, the zero point is no byte, or the input is not
-        float32.
+        If the input is not float32.
     """
 
     batch = "elementwise"
@@ -212,6 +216,9 @@ class QuantizeLinear(Record[T]):
     scale: float = Float()
     zero_point: int = Int()
     layout = Layout.LIKE
+
+    def verify(self: QuantizeLinear[TensorSpec], op: Operator) -> None:
+        verify_quantization(op)
 
     def infer(self: QuantizeLinear[TensorSpec]) -> TensorSpec:
         check_quantization(self.scale, self.zero_point)
@@ -233,9 +240,10 @@ class DequantizeLinear(Record[T]):
 
     Raises
     ------
+    OperatorError
+        If the scale is no number of the file from 1e-30 to 1e30, or the zero point no byte.
     ShapeError
-        If the scale is not from 1e-30 to 1e30, the zero point is no byte, or the input is not
-        uint8.
+        If the input is not uint8.
     """
 
     batch = "elementwise"
@@ -243,6 +251,9 @@ class DequantizeLinear(Record[T]):
     scale: float = Float()
     zero_point: int = Int()
     layout = Layout.LIKE
+
+    def verify(self: DequantizeLinear[TensorSpec], op: Operator) -> None:
+        verify_quantization(op)
 
     def infer(self: DequantizeLinear[TensorSpec]) -> TensorSpec:
         check_quantization(self.scale, self.zero_point)

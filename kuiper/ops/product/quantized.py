@@ -24,7 +24,7 @@ from kuiper.errors import ShapeError
 from kuiper.ir.view import BufferKind, Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_epilogue, residual_view
-from kuiper.ops.core.quantization import check_quantization
+from kuiper.ops.core.quantization import check_quantization, verify_quantization
 from kuiper.ops.core.record import T, record
 from kuiper.ops.core.schema import Float, Int, Ints, Str, Tensor
 from kuiper.ops.product.dynamic_linear import verify_scales
@@ -76,10 +76,10 @@ class QuantizedConv(ConvolutionRecord[T]):
     Raises
     ------
     OperatorError
-        If a scale of the weight is not positive and finite.
+        If a scale of the weight is not positive and finite, `input_scale` is no number of the file
+        from 1e-30 to 1e30, or `input_zero_point` no byte.
     ShapeError
-        As for a convolution, if a dtype is another one, a scale or zero point is out of range, or
-        an output has more than 65,793 terms.
+        As for a convolution, if a dtype is another one, or an output has more than 65,793 terms.
     """
 
     input: T = Tensor(rank=4)
@@ -94,6 +94,7 @@ class QuantizedConv(ConvolutionRecord[T]):
 
     def verify(self: QuantizedConv[TensorSpec], op: Operator) -> None:
         verify_scales(op, "weight_scale")
+        verify_quantization(op, "input_")
 
     def infer(self: QuantizedConv[TensorSpec]) -> TensorSpec:
         spec = output_spec(self)
@@ -124,10 +125,11 @@ class QuantizedLinear(Linear[T]):
     Raises
     ------
     OperatorError
-        If a scale of the weight is not positive and finite.
+        If a scale of the weight is not positive and finite, `input_scale` is no number of the file
+        from 1e-30 to 1e30, or `input_zero_point` no byte.
     ShapeError
-        If the arguments, the bias or the input contradict the weight, a dtype is another one, a
-        scale or zero point is out of range, or there are more than 65,793 input features.
+        If the arguments, the bias or the input contradict the weight, a dtype is another one,
+        or there are more than 65,793 input features.
     """
 
     weight_scale: T = Tensor(rank=1)
@@ -139,6 +141,7 @@ class QuantizedLinear(Linear[T]):
 
     def verify(self: QuantizedLinear[TensorSpec], op: Operator) -> None:
         verify_scales(op, "weight_scale")
+        verify_quantization(op, "input_")
 
     def infer(self: QuantizedLinear[TensorSpec]) -> TensorSpec:
         _check_bytes(self)

@@ -131,8 +131,9 @@ def _move_after(graph: Graph, specs: dict[Operand, Any], op: Operator) -> None:
 
 def _moves(op: Operator, specs: dict[Operand, Any]) -> bool:
     """Tell whether an operator only moves or chooses elements of float32 tensors."""
-    if op.post_ops or not _data(op, specs):
-        return False
+    data = _data(op, specs)
+    if op.post_ops or not data or (op.type in JOINS and len(data) < len(op.inputs)):
+        return False  # a tensor of another type is converted by a concatenation
     if op.type in MAX_POOLS:
         is_move = len(op.outputs) == 1
     else:

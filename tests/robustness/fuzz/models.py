@@ -26,6 +26,7 @@ from kuiper.ir import Attribute
 
 from ...reference import REFERENCES, read_graph, run_graph
 from ...support import Case, load_cases
+from .byte_networks import ByteNetwork, byte_networks
 from .chance import INTEGERS, edit_bytes, edit_words, often, pick, value_text
 from .files import ITEM_BYTES, Line, archive_bytes, read_lines, read_members, write_lines
 
@@ -36,6 +37,7 @@ SPLIT = b"\n"
 MAX_MEMORY = 1 << 26  # bytes that a model may take for its operands
 MAX_FILL = 1 << 20  # bytes of a mutated weight
 MAX_INPUT = 1 << 18  # elements of an input
+BYTE_NETWORK_WEIGHT = 20  # of a network in bytes, where a case has the weight 1
 RTOL = 1e-3  # between two ways to compute a result, relative to the largest value
 
 _TENSOR = re.compile(r"\(([^)]*)\)(\w*)")
@@ -62,10 +64,11 @@ def unpack(data: bytes) -> tuple[dict, bytes, bytes]:
 
 
 @cache
-def _cases() -> tuple[Case, ...]:
-    return tuple(
+def _cases() -> tuple[Case | ByteNetwork, ...]:
+    cases = tuple(
         case for case in load_cases("operators") if len(case.param) + len(case.bin) < 40_000
     )
+    return cases + BYTE_NETWORK_WEIGHT * byte_networks()
 
 
 @cache

@@ -141,6 +141,31 @@ def test_a_concatenation_joins_bytes(second):
     assert found[-1] == "torch.cat"
 
 
+def test_a_concatenation_of_bytes_and_floats_stays():
+    """It converts the bytes to floats; their numbers are no quantized values."""
+    lines = [QUANTIZED, FLOATS, "torch.cat m 2 1 b p v dim=1"]
+    same_bits(bytes_graph(*lines, QUANTIZE.format("q2", "v", "y", 0.02, 100)))
+    same_bits(bytes_graph(*lines, outputs="v"))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (QUANTIZE.format("q", "x", "y", "1_0", 3), "argument 'scale' is '1_0', expected a number"),
+        (QUANTIZE.format("q", "x", "y", 0.1, "3.0"), "'zero_point' is 3.0, expected an integer"),
+        (DEQUANTIZE.format("q", "x", "y", "inf", 3), "'scale' is inf, expected 1e-30"),
+        ("kuiper.QuantizeLinear q 2 1 x s y zero_point=3 $input=x $scale=s",
+         "the parameter 'scale' is None"),
+        (product("c", "x", "y").replace("input_scale=0.02", "input_scale=tiny"),
+         "'input_scale'"),
+    ],
+)  # fmt: skip
+def test_scales_are_numbers_of_the_file(line, message):
+    inputs = ("x", "s") if " s " in line else ("x",)
+    with pytest.raises(KuiperError, match=message):
+        kuiper.Model(graph_of(text(line, inputs=inputs)))
+
+
 def test_producers_write_their_slices_of_bytes():
     lines = [
         QUANTIZED, product("c1", "b", "r"), product("c2", "b", "s"), "torch.cat m 2 1 r s v dim=1",
