@@ -106,6 +106,7 @@ MICRO_HEADERS = (
     "bfloat16.h",
     "bytes.h",
     "dot.h",
+    "dot_depthwise.h",
     "dot_tile.h",
     "few_outputs.h",
     "heights.h",

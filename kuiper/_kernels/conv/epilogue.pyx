@@ -1,6 +1,6 @@
 """The epilogue of dense products; see epilogue.pxd."""
 
-from libc.math cimport INFINITY
+from libc.math cimport INFINITY, rintf
 from libc.string cimport memset
 
 from kuiper._kernels.micro.dispatch cimport active
@@ -34,6 +34,11 @@ cdef epilogue_t make_epilogue(object step, object epilogue) except *:
     return p
 
 
+cdef int byte_of(float value, float zero) noexcept:
+    """Return the byte of a value over the scale."""
+    return <int> (rintf(max(-zero, min(255 - zero, value))) + zero)
+
+
 cdef sums_end_t make_sums_end(const epilogue_t* p, object epilogue) except *:
     """Return what becomes of exact sums; `p` is the C form of `epilogue`, which may be None."""
     cdef sums_end_t end
@@ -52,5 +57,8 @@ cdef sums_end_t make_sums_end(const epilogue_t* p, object epilogue) except *:
         end.to_bytes = True
         scale, end.zero = epilogue.output
         end.inverse_scale = one / scale
+        # A product with the inverse scale is monotone, so one clamp does for both.
+        end.low = byte_of(end.lo * end.inverse_scale, end.zero)
+        end.high = byte_of(end.hi * end.inverse_scale, end.zero)
         end.in_registers = is_in_tile(p)
     return end

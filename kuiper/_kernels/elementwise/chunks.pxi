@@ -118,7 +118,9 @@ cdef void elementwise_run(
         is_fresh = columns != columns_before
         for i in range(p.n_inputs):
             x = &p.inputs[i]
-            data = at(slots, x.ref) if x.fixed == NULL else <const char*> x.fixed
+            data = <const char*> x.fixed
+            if data == NULL:
+                data = at(slots, x.ref)
             data += cursor.offset[i] * item_size(&x.bytes)
             if x.block < 0:
                 views[i].data, views[i].row, views[i].column = <const float*> data, x.row, x.column

@@ -81,6 +81,7 @@ cdef inline void block_to_bytes(
     if p.is_transposed:
         p.kernels.b32_transpose(x, p.xa, floats, n_a, n_a, n_b)
     else:
+        floats[0] = 0  # what a block without elements passes on
         gather(p, x, &floats[0], n_a, n_b)
     if p.ya == 1 and (p.yb == n_a or n_b == 1):
         p.kernels.f32_to_u8(n_a * n_b, floats, y, p.factor, p.zero)
@@ -107,6 +108,7 @@ cdef inline void block_to_floats(
             p.kernels.u8_to_f32(n_b, x + a * p.xa, floats + a * n_b, p.factor, p.zero)
         p.kernels.b32_transpose(floats, n_b, y, p.yb, n_a, n_b)
         return
+    bytes[0] = 0  # what a block without elements passes on
     gather(p, x, &bytes[0], n_a, n_b)
     if p.ya == 1 and (p.yb == n_a or n_b == 1):
         p.kernels.u8_to_f32(n_a * n_b, bytes, y, p.factor, p.zero)

@@ -311,7 +311,9 @@ cdef inline const float* state_before(
     cdef Py_ssize_t t = step - 1 if d == 0 else p.length - step
     if step > 0:
         return features(slots, &p.y, d, t, row)
-    return features(slots, &p.h0, d, 0, row) if p.has_h0 else p.zeros
+    if p.has_h0:
+        return features(slots, &p.h0, d, 0, row)
+    return p.zeros
 
 
 cdef inline void start_cells(

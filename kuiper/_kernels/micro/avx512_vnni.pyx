@@ -1,4 +1,4 @@
-# The variant avx512, with integer products by the instruction that sums four of them.
+# The variant avx512, with products of bytes by the instruction that sums four of them.
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 
@@ -9,6 +9,7 @@ cdef extern from "_kernels/simd/variant.h":
 
 include "../simd/vec.pxi"
 include "dot.pxi"
+include "dot_depthwise.pxi"
 
 cdef kernels_t kernels
 
@@ -18,4 +19,5 @@ def extended(table):
     global kernels
     kernels = (<const kernels_t*> PyCapsule_GetPointer(table, "kuiper.kernels"))[0]
     fill_dot(&kernels)
+    fill_dot_depthwise(&kernels)
     return PyCapsule_New(&kernels, "kuiper.kernels", NULL)

@@ -56,9 +56,8 @@ cdef inline void end_column(
         if not per_row:
             unit = rounded(unit * splat(factors[0]))
     if to_bytes:
-        # A product with the inverse scale is monotone, so one clamp does for both.
-        low = vmax(splat(-end.zero), low * inverse if of_sums else splat(-end.zero))
-        high = vmin(splat(255 - end.zero), high * inverse if of_sums else splat(255 - end.zero))
+        low = splat((end.low if of_sums else 0) - end.zero)
+        high = splat((end.high if of_sums else 255) - end.zero)
     for i in range(m):
         if of_sums:
             v = floats(load_ints(sums))

@@ -116,9 +116,11 @@ cdef inline const char* dw_column(
 
 cdef inline void dwrow_sums(
     bint of_bytes, int kw, int s, Py_ssize_t kh, const char* const* rows, const Py_ssize_t* steps,
-    Py_ssize_t c, long n, const float* w, vf32* acc,
+    Py_ssize_t first, Py_ssize_t c, long n, const float* w, vf32* acc,
 ) noexcept nogil:
-    """Sum DW_ROW windows of the first n channels of one vector; w: first values, then taps.
+    """Sum DW_ROW windows, from number `first` on, of the first n channels of one vector.
+
+    w: first values, then taps.
 
     The sums of bytes are exact: they are integers below 2^24.
     """
@@ -132,8 +134,8 @@ cdef inline void dwrow_sums(
         for v in range(kw):
             w += LANES
             tap[v] = load(w)
-        pixel = rows[u] + c * size
         step = steps[u] * size
+        pixel = rows[u] + first * s * step + c * size
         # One call per column: compilers do not unroll a loop of 19.
         pixel = dw_column(of_bytes, kw, s, 0, pixel, step, n, &tap[0], acc)
         pixel = dw_column(of_bytes, kw, s, 1, pixel, step, n, &tap[0], acc)
@@ -164,7 +166,7 @@ cdef inline void dwrow_block(
     """DW_ROW pixels of the first n channels of one vector."""
     cdef vf32[DW_ROW] acc
     cdef int i
-    dwrow_sums(False, kw, s, kh, <const char* const*> rows, steps, c, n, w, &acc[0])
+    dwrow_sums(False, kw, s, kh, <const char* const*> rows, steps, 0, c, n, w, &acc[0])
     for i in range(DW_ROW):
         store_result(y + i * ldy + c, acc[i], residual, i * ldr + c, low, high, n)
 
@@ -226,10 +228,11 @@ cdef inline void byte_dwconv_block(
 
 
 cdef inline void byte_dwconv_pixels "kp_byte_dwconv_pixels"(
-    int m, Py_ssize_t taps, Py_ssize_t channels, const uint8_t* const* pixels, const float* w,
-    const float* factor, void* y, Py_ssize_t ldy, const void* residual, Py_ssize_t ldr,
-    const sums_end_t* end,
+    int m, Py_ssize_t taps, Py_ssize_t channels, const uint8_t* const* pixels,
+    const void* weights, const float* factor, void* y, Py_ssize_t ldy, const void* residual,
+    Py_ssize_t ldr, const sums_end_t* end,
 ) noexcept nogil:
+    cdef const float* w = <const float*> weights
     cdef vf32[MAX_DW_M] acc
     cdef Py_ssize_t c = 0
     while c + LANES <= channels:
@@ -245,26 +248,40 @@ cdef inline void byte_dwconv_pixels "kp_byte_dwconv_pixels"(
 
 
 cdef inline void byte_dwrow_pixels "kp_byte_dwrow_pixels"(
-    int kw, int s, Py_ssize_t kh, Py_ssize_t channels, const uint8_t* const* rows,
-    const Py_ssize_t* steps, const float* w, const float* factor, void* y, Py_ssize_t ldy,
-    const void* residual, Py_ssize_t ldr, const sums_end_t* end,
+    int kw, int s, Py_ssize_t kh, Py_ssize_t channels, Py_ssize_t count,
+    const uint8_t* const* rows, const Py_ssize_t* steps, const void* weights, const float* factor,
+    void* y, Py_ssize_t ldy, const void* residual, Py_ssize_t ldr, const sums_end_t* end,
 ) noexcept nogil:
     cdef vf32[DW_ROW] acc
-    cdef Py_ssize_t c = 0
+    cdef Py_ssize_t i = 0, c, first, y_step = ldy if end.to_bytes else ldy * <int> sizeof(float)
+    cdef Py_ssize_t r_step = ldr if end.residual_in_bytes else ldr * <int> sizeof(float)
     cdef const char* const* lines = <const char* const*> rows
-    while c + LANES <= channels:
-        dwrow_sums(
-            True, kw, s, kh, lines, steps, c, LANES, w + (BYTE_HEADS - 1) * LANES, &acc[0]
-        )
-        end_bytes(DW_ROW, &acc[0], c, LANES, w, factor, y, ldy, residual, ldr, end)
-        w += (BYTE_HEADS + kh * kw) * LANES
-        c += LANES
-    if c < channels:
-        dwrow_sums(
-            True, kw, s, kh, lines, steps, c, rest_of(channels - c), w + (BYTE_HEADS - 1) * LANES,
-            &acc[0],
-        )
-        end_bytes(DW_ROW, &acc[0], c, rest_of(channels - c), w, factor, y, ldy, residual, ldr, end)
+    cdef const float* w
+    cdef const char* r = NULL
+    cdef char* out
+    while i < count:
+        # The last windows may overlap earlier ones and store the same values again.
+        first = min(i, count - DW_ROW)
+        w = <const float*> weights
+        out = <char*> y + first * y_step
+        if residual != NULL:
+            r = <const char*> residual + first * r_step
+        c = 0
+        while c + LANES <= channels:
+            dwrow_sums(
+                True, kw, s, kh, lines, steps, first, c, LANES, w + (BYTE_HEADS - 1) * LANES,
+                &acc[0],
+            )
+            end_bytes(DW_ROW, &acc[0], c, LANES, w, factor, out, ldy, r, ldr, end)
+            w += (BYTE_HEADS + kh * kw) * LANES
+            c += LANES
+        if c < channels:
+            dwrow_sums(
+                True, kw, s, kh, lines, steps, first, c, rest_of(channels - c),
+                w + (BYTE_HEADS - 1) * LANES, &acc[0],
+            )
+            end_bytes(DW_ROW, &acc[0], c, rest_of(channels - c), w, factor, out, ldy, r, ldr, end)
+        i += DW_ROW
 
 
 cdef void fill_dwconv(kernels_t* k) noexcept:

@@ -25,6 +25,7 @@ __all__ = [
     "PackedMatrix",
     "PairPanels",
     "QuantizedDepthwiseBlocks",
+    "QuantizedDepthwiseQuads",
     "QuantizedPanels",
     "RunPanels",
     "padded_to_quads",
@@ -177,6 +178,49 @@ class QuantizedDepthwiseBlocks(PackedMatrix):
         rows[2, : len(weight)] = -zero * weight.sum(1, np.int32)
         rows[3:, : len(weight)] = weight.T
         memory[:] = rows.reshape(-1, self.panels, self.nr).swapaxes(0, 1)
+
+
+class QuantizedDepthwiseQuads(PackedMatrix):
+    """Blocks of one vector of bytes of channels: the same heads, then signed bytes, quads of taps.
+
+    Micro-kernels interleave four rows of pixels within 128 bits, so the i-th vector of a quad holds
+    channels 4 * i to 4 * i + 3 of each 16.
+
+    Parameters
+    ----------
+    channels : int
+    order : sequence of int
+        The tap of each byte of the quads; one that repeats the tap before it is 0.
+    """
+
+    dtype = np.dtype(np.int8)
+    layout = Layout.QUADS
+    head_rows = 3
+
+    __slots__ = ("order",)
+
+    def __init__(self, channels: int, order: Sequence[int]) -> None:
+        super().__init__(channels, len(order), nr=64, part=tuple(order))
+        self.order = np.array(order)
+
+    def fill(
+        self, memory: np.ndarray, weight: np.ndarray, scale: np.ndarray, zero: int,
+        bias: np.ndarray | None,
+    ) -> None:  # fmt: skip
+        """Pack a weight (channels, taps), int8, its scales (channels,) and biases (channels,)."""
+        channels = len(weight)
+        heads = np.zeros((3, self.panels * self.nr), np.float32)
+        if bias is not None:
+            heads[0, :channels] = bias
+        heads[1, :channels] = scale
+        heads.view(np.int32)[2, :channels] = -zero * weight.sum(1, np.int32)
+        self.heads(memory)[:] = heads.reshape(3, self.panels, self.nr).swapaxes(0, 1)
+        taps = np.zeros((self.panels * self.nr, self.depth), np.int8)
+        taps[:channels] = weight[:, self.order]
+        taps[:, 1:][:, self.order[1:] == self.order[:-1]] = 0
+        # (panels, 128 bits, vectors, lanes, quads, taps)
+        by_vector = taps.reshape(self.panels, 4, 4, 4, -1, Layout.QUADS).transpose(0, 4, 2, 1, 3, 5)
+        self.terms(memory)[:] = by_vector.reshape(self.panels, -1, self.nr, Layout.QUADS)
 
 
 class FewColumns(PackedMatrix):

@@ -224,6 +224,8 @@ cdef extern from "_kernels/simd/sums.h" nogil:
         bint to_bfloat16
         float inverse_scale
         float zero
+        int low                    # bounds of a result in bytes
+        int high
         bint in_registers          # clamp, after a residual if any, to bytes, by one factor
 
 # Integer products, four terms at a time:
@@ -438,19 +440,35 @@ ctypedef void (*dwrow_fn)(
 #
 #     sums[i, c] = start[c] + sum_t pixels[t * m + i][c] * weight[t, c]
 #
-# weights (ceil(channels / lanes), 3 + taps, lanes): biases, scales, `start` and taps, whole numbers
-# as floats.  factor: one for all rows.
+# weights: blocks of channels, which start with biases, scales and `start`; then
+#     - taps, whole numbers as floats, blocks of one vector (QuantizedDepthwiseBlocks); or
+#     - if dot_is_native quads of taps, blocks of DW_QUAD_CHANNELS (QuantizedDepthwiseQuads).
+# factor: one for all rows.
+cdef enum:
+    DW_QUAD_CHANNELS = 64
+
 ctypedef void (*u8_dwconv_fn)(
-    Py_ssize_t taps, Py_ssize_t channels, const uint8_t* const* pixels, const float* weights,
+    Py_ssize_t taps, Py_ssize_t channels, const uint8_t* const* pixels, const void* weights,
     const float* factor, void* y, Py_ssize_t ldy, const void* residual, Py_ssize_t ldr,
     const sums_end_t* end,
 ) noexcept nogil
 
-# The same for DW_ROW adjacent windows, as dwrow_fn.
+# The same for `count` >= DW_ROW adjacent windows, as dwrow_fn.
 ctypedef void (*u8_dwrow_fn)(
-    Py_ssize_t kh, Py_ssize_t channels, const uint8_t* const* rows, const Py_ssize_t* steps,
-    const float* weights, const float* factor, void* y, Py_ssize_t ldy, const void* residual,
-    Py_ssize_t ldr, const sums_end_t* end,
+    Py_ssize_t kh, Py_ssize_t channels, Py_ssize_t count, const uint8_t* const* rows,
+    const Py_ssize_t* steps, const void* weights, const float* factor, void* y, Py_ssize_t ldy,
+    const void* residual, Py_ssize_t ldr, const sums_end_t* end,
+) noexcept nogil
+
+# The same, with quads of taps of one column, for `n_rows` rows of `count` adjacent windows whose
+# results follow each other.  rows[i * kh + u] is the first of `width` pixels of row u, NULL for a
+# row outside the image.  The first window starts at pixel `first`, which may be negative.
+# zeros (channels,): a pixel outside.
+ctypedef void (*u8_dwrows_fn)(
+    Py_ssize_t kh, Py_ssize_t channels, Py_ssize_t n_rows, Py_ssize_t count,
+    const uint8_t* const* rows, Py_ssize_t first, Py_ssize_t width, Py_ssize_t ldx,
+    const uint8_t* zeros, const void* weights, const float* factor, void* y, Py_ssize_t ldy,
+    const void* residual, Py_ssize_t ldr, const sums_end_t* end,
 ) noexcept nogil
 
 # Grouped convolution of GROUPED_PIXELS pixels, of which first <= i < GROUPED_PIXELS are written:
@@ -586,6 +604,7 @@ ctypedef struct kernels_t:
     dwrow_fn[MAX_DW_KW + 1][MAX_DW_STEP + 1] f32_dwrow
     u8_dwconv_fn[MAX_DW_M + 1] u8_dwconv
     u8_dwrow_fn[MAX_DW_KW + 1][MAX_DW_STEP + 1] u8_dwrow
+    u8_dwrows_fn[MAX_DW_KW + 1][MAX_DW_STEP + 1] u8_dwrows
     grouped_fn f32_grouped           # NULL without an instruction that permutes lanes
     # Winograd: by tile side and stride
     wino_filter_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] f32_wino_filter

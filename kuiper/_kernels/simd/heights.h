@@ -30,8 +30,11 @@
 /* The same of bytes, and what becomes of exact sums (table.pxd). */
 #define KP_BYTE_SUM                                                                               \
     Py_ssize_t taps, Py_ssize_t channels, const uint8_t *const *pixels
+#define KP_BYTE_ROW                                                                               \
+    Py_ssize_t kh, Py_ssize_t channels, Py_ssize_t count, const uint8_t *const *rows,             \
+        const Py_ssize_t *steps
 #define KP_BYTE_OUT                                                                               \
-    const float *weights, const float *factor, void *y, Py_ssize_t ldy, const void *residual,     \
+    const void *weights, const float *factor, void *y, Py_ssize_t ldy, const void *residual,     \
         Py_ssize_t ldr, const kp_sums_end *end
 /* The result: y = clamp(sum + residual). */
 #define KP_OUT float *y, Py_ssize_t ldy
@@ -41,7 +44,7 @@ typedef void (*kp_gemm_fn)(KP_GEMM_SUM, KP_OUT, Py_ssize_t n, KP_EPILOGUE);
 typedef void (*kp_chain_fn)(KP_CHAIN_SUM, KP_OUT, Py_ssize_t n, KP_EPILOGUE);
 typedef void (*kp_depthwise_fn)(KP_DEPTHWISE_SUM, KP_OUT, KP_EPILOGUE);
 typedef void (*kp_byte_dwconv_fn)(KP_BYTE_SUM, KP_BYTE_OUT);
-typedef void (*kp_byte_dwrow_fn)(KP_BYTE_SUM, const Py_ssize_t *steps, KP_BYTE_OUT);
+typedef void (*kp_byte_dwrow_fn)(KP_BYTE_ROW, KP_BYTE_OUT);
 
 static CYTHON_INLINE void kp_gemm_rows(int m, KP_GEMM_SUM, KP_OUT, Py_ssize_t n, KP_EPILOGUE);
 static CYTHON_INLINE void kp_chain_rows(int m, KP_CHAIN_SUM, KP_OUT, Py_ssize_t n, KP_EPILOGUE);
@@ -49,8 +52,7 @@ static CYTHON_INLINE void kp_dwconv_pixels(
     int m, int scattered, KP_DEPTHWISE_SUM, KP_OUT, KP_EPILOGUE);
 static CYTHON_INLINE void kp_dwrow_pixels(int kw, int s, KP_DEPTHWISE_SUM, KP_OUT, KP_EPILOGUE);
 static CYTHON_INLINE void kp_byte_dwconv_pixels(int m, KP_BYTE_SUM, KP_BYTE_OUT);
-static CYTHON_INLINE void kp_byte_dwrow_pixels(
-    int kw, int s, KP_BYTE_SUM, const Py_ssize_t *steps, KP_BYTE_OUT);
+static CYTHON_INLINE void kp_byte_dwrow_pixels(int kw, int s, KP_BYTE_ROW, KP_BYTE_OUT);
 
 #define KP_GEMM(m)                                                                                \
     static void kp_gemm_##m(KP_GEMM_SUM, KP_OUT, Py_ssize_t n, KP_EPILOGUE) {                     \
@@ -86,9 +88,9 @@ static CYTHON_INLINE void kp_byte_dwrow_pixels(
         );                                                                                        \
     }
 #define KP_BYTE_DWROW(kw, s)                                                                      \
-    static void kp_byte_dwrow_##kw##_##s(KP_BYTE_SUM, const Py_ssize_t *steps, KP_BYTE_OUT) {     \
+    static void kp_byte_dwrow_##kw##_##s(KP_BYTE_ROW, KP_BYTE_OUT) {                              \
         kp_byte_dwrow_pixels(                                                                     \
-            kw, s, taps, channels, pixels, steps, weights, factor, y, ldy, residual, ldr, end     \
+            kw, s, kh, channels, count, rows, steps, weights, factor, y, ldy, residual, ldr, end  \
         );                                                                                        \
     }
 

@@ -17,6 +17,7 @@ typedef struct {
     int to_bytes;
     float inverse_scale, zero;
     int residual_in_bfloat16, to_bfloat16;
+    int low, high;    /* bounds of a result in bytes: what the clamp and the type leave */
     int in_registers; /* whether it is a clamp, after a residual if any, to bytes, by one factor */
 } kp_sums_end;
 

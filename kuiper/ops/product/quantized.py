@@ -11,11 +11,13 @@ from kuiper._kernels.conv.narrow import NarrowConvStep, narrow_conv_scratch_byte
 from kuiper._kernels.conv.quantized import (
     MAX_DEPTHWISE_TAPS,
     QuantizedDepthwiseStep,
+    depthwise_quads,
     quantized_depthwise_scratch_bytes,
 )
 from kuiper._kernels.conv.window import Window
 from kuiper._kernels.micro.packed import (
     QuantizedDepthwiseBlocks,
+    QuantizedDepthwiseQuads,
     QuantizedPanels,
     padded_to_quads,
     terms_by_tap,
@@ -169,7 +171,14 @@ def _add_depthwise(
     residual: TensorView | None, geometry: Geometry,
 ) -> None:  # fmt: skip
     """Add the step of a convolution with one filter per channel."""
-    blocks = QuantizedDepthwiseBlocks(a.groups, math.prod(geometry.kernel))
+    taps = geometry.taps()
+    order = depthwise_quads(geometry.kernel, geometry.stride[1], geometry.dilation[1])
+    blocks: QuantizedDepthwiseBlocks | QuantizedDepthwiseQuads
+    if order is None:
+        blocks = QuantizedDepthwiseBlocks(a.groups, len(taps))
+    else:
+        blocks = QuantizedDepthwiseQuads(a.groups, order)
+        taps = [taps[tap] for tap in order]
 
     def fill(memory: np.ndarray) -> None:
         weight = np.asarray(a.weight.constant).reshape(a.groups, -1)
@@ -178,7 +187,6 @@ def _add_depthwise(
         blocks.fill(memory, weight, scales, a.input_zero_point, bias)
 
     weight = b.packed([blocks], fill)
-    taps = geometry.taps()
     window = Window(x, y, geometry.stride, (1, 1), [((0, 0), y.shape[2:], taps, 0)])
     b.step(
         QuantizedDepthwiseStep(

@@ -13,6 +13,7 @@ from kuiper._kernels.micro.packed import (
     Layout,
     PackedMatrix,
     QuantizedDepthwiseBlocks,
+    QuantizedDepthwiseQuads,
     QuantizedPanels,
     RunPanels,
     panel_offsets,
@@ -20,6 +21,10 @@ from kuiper._kernels.micro.packed import (
 )
 
 from ...support.workbench import ISAS, isa, noise
+
+
+def bytes_of(shape) -> np.ndarray:
+    return np.random.default_rng(5).integers(-127, 128, shape).astype(np.int8)
 
 
 class Pairs(PackedMatrix):
@@ -158,6 +163,27 @@ def test_groups_of_quantized_panels():
         one = slice(37 * group, 37 * group + 37)
         alone.fill(expected, by_tap[one], scale[one], 3, bias[one])
         np.testing.assert_array_equal(memory[half * group : half * (group + 1)], expected)
+
+
+def test_quantized_depthwise_quads():
+    weight = bytes_of((70, 3))
+    scale, bias = np.abs(noise((70,), 1)), noise((70,), 2)
+    blocks = QuantizedDepthwiseQuads(70, [0, 2, 2, 2, 1, 1, 1, 1])
+    memory = np.full(blocks.shape, 99, np.int8)
+    blocks.fill(memory, weight, scale, 7, bias)
+    heads = blocks.heads(memory).swapaxes(0, 1).reshape(3, -1)
+    np.testing.assert_array_equal(heads[:2, :70], [bias, scale])
+    np.testing.assert_array_equal(heads.view(np.int32)[2, :70], -7 * weight.sum(1, np.int32))
+    assert not heads[:, 70:].any()
+    terms = blocks.terms(memory).reshape(2, 2, 4, 4, 4, 4)
+    for channel in range(128):
+        block, part = divmod(channel, 64)
+        lanes = terms[block, :, part % 16 // 4, part // 16, part % 4]
+        expected = [0] * 3 if channel >= 70 else weight[channel]
+        a, b, c = expected
+        np.testing.assert_array_equal(lanes, [[a, c, 0, 0], [b, 0, 0, 0]])
+    blocks.fill(memory, weight, scale, 7, None)
+    assert not blocks.heads(memory)[:, 0].any()
 
 
 def test_quantized_depthwise_blocks():

@@ -13,6 +13,7 @@ from kuiper._kernels.elementwise import elementwise
 from kuiper._kernels.micro import dispatch
 from kuiper._kernels.micro.packed import (
     QuantizedDepthwiseBlocks,
+    QuantizedDepthwiseQuads,
     QuantizedPanels,
     terms_by_tap,
 )
@@ -79,7 +80,10 @@ def activated(name, v: np.ndarray) -> np.ndarray:
     return function(name, v)
 
 
-CLAMPS = {"relu": (0.0, np.inf), "relu6": (0.0, 6.0), "band": (-1.5, 2.25)}
+CLAMPS = {
+    "relu": (0.0, np.inf), "relu6": (0.0, 6.0), "band": (-1.5, 2.25),
+    "above": (50.0, 60.0), "below": (-70.0, -60.0),  # beyond the bytes
+}  # fmt: skip
 
 
 def expected_of(sums, scale, bias, how) -> np.ndarray:
@@ -257,6 +261,8 @@ def test_results_beyond_the_bytes(name, extended):
         x, weight, scale, bias = case((1, 8, 2, 9), 40)
         check(x, weight, scale * np.float32(1e30), bias)
         bias[3], bias[17], bias[39] = np.nan, np.inf, -np.inf
+        for post in ("above", "below"):
+            check(*case((1, 8, 2, 9), 40), post=post)
         for post in (None, "relu", "band"):
             with np.errstate(invalid="ignore"):
                 check(x, weight, scale, bias, post=post)
@@ -299,11 +305,16 @@ def check_depthwise(
         expected.shape, "channels_last", channels + 7, np.uint8 if to_bytes else np.float32
     )
     flat = weight.reshape(channels, -1)
-    blocks = QuantizedDepthwiseBlocks(channels, flat.shape[1])
-    memory = np.full(blocks.shape, np.nan, np.float32)
-    blocks.fill(memory, flat, scale, ZERO, bias)
     kernel = weight.shape[2:]
     taps = taps_of(kernel, padding, dilation)
+    order = quantized.depthwise_quads(kernel, stride[1], dilation[1])
+    if order is None:
+        blocks = QuantizedDepthwiseBlocks(channels, flat.shape[1])
+    else:
+        blocks = QuantizedDepthwiseQuads(channels, order)
+        taps = [taps[tap] for tap in order]
+    memory = np.full(blocks.shape, 99, blocks.dtype)
+    blocks.fill(memory, flat, scale, ZERO, bias)
     window = Window(image, y, stride, (1, 1), [((0, 0), expected.shape[2:], taps, 0)])
     step = quantized.QuantizedDepthwiseStep(
         image, bench.put(memory), y, window, kernel, dilation,
@@ -317,21 +328,21 @@ def depthwise_case(shape, kernel=(3, 3)):
     return case(shape, shape[1], kernel, shape[1])
 
 
-@EACH_ISA
+@EACH
 @pytest.mark.parametrize("stride", [(1, 1), (2, 2), (1, 3)], ids=str)
-def test_depthwise_windows(name, stride):
+def test_depthwise_windows(name, extended, stride):
     """Windows with and without a row kernel; partial vectors; rows of all lengths."""
-    with isa(name):
+    with isa(name, extended):
         for kernel in ((3, 3), (5, 5), (3, 5), (2, 7), (1, 1)):
             padding = kernel[0] // 2, kernel[1] // 2
-            for channels, width in ((1, 9), (21, 37), (16, 8), (40, 19)):
+            for channels, width in ((1, 9), (21, 37), (16, 8), (40, 19), (64, 5), (139, 6)):
                 given = depthwise_case((2, channels, 6, width), kernel)
                 check_depthwise(*given, stride=stride, padding=padding)
 
 
-@EACH_ISA
-def test_depthwise_geometries(name):
-    with isa(name):
+@EACH
+def test_depthwise_geometries(name, extended):
+    with isa(name, extended):
         for how in (*GEOMETRIES, {"dilation": (2, 2), "padding": (2, 2)}, {"padding": (3, 4)}):
             for width, shards in ((11, SHARD_COUNTS), (30, (2,))):
                 check_depthwise(*depthwise_case((1, 35, 9, width)), **how, shards=shards)
@@ -339,11 +350,11 @@ def test_depthwise_geometries(name):
             check_depthwise(*depthwise_case((2, 18, height, width)), padding=(1, 1))
 
 
-@EACH_ISA
+@EACH
 @pytest.mark.parametrize("to_bytes", [True, False])
 @pytest.mark.parametrize("residual", RESIDUALS, ids=lambda r: r.__name__ if r else "alone")
-def test_depthwise_epilogues(name, residual, to_bytes):
-    with isa(name):
+def test_depthwise_epilogues(name, extended, residual, to_bytes):
+    with isa(name, extended):
         given = depthwise_case((1, 21, 4, 23))
         for pre, post in itertools.product((None, "relu6", "silu") if residual else (None,),
                                            (None, "band", "sigmoid")):  # fmt: skip
@@ -352,11 +363,36 @@ def test_depthwise_epilogues(name, residual, to_bytes):
             )
 
 
-@EACH_ISA
-def test_depthwise_sums_are_exact(name):
+@EACH
+def test_depthwise_rows_of_any_shard(name, extended):
+    """Whole rows and parts of rows, of several images, with rows and columns of padding."""
+    with isa(name, extended):
+        for kernel, padding in (((3, 3), (1, 1)), ((5, 5), (2, 3)), ((3, 3), (4, 2))):
+            for stride in ((1, 1), (2, 2)):
+                given = depthwise_case((2, 67, 13, 5), kernel)
+                check_depthwise(*given, stride=stride, padding=padding, shards=(1, 3, 7))
+
+
+@EACH
+def test_depthwise_results_beyond_the_bytes(name, extended):
+    """As for products; only some channels have such results."""
+    with isa(name, extended):
+        x, weight, scale, bias = depthwise_case((1, 90, 4, 9))
+        for post in ("above", "below"):
+            check_depthwise(x, weight, scale, bias, post=post, padding=(1, 1))
+        scale[:40] *= np.float32(1e30)
+        check_depthwise(x, weight, scale, bias, padding=(1, 1))
+        bias[3], bias[17], bias[39] = np.nan, np.inf, -np.inf
+        for post in (None, "relu", "band"):
+            with np.errstate(invalid="ignore"):
+                check_depthwise(x, weight, scale, bias, padding=(1, 1), post=post)
+
+
+@EACH
+def test_depthwise_sums_are_exact(name, extended):
     """The largest window has sums just below 2^24."""
     assert quantized.MAX_DEPTHWISE_TAPS * 255 * 127 < 2**24
-    with isa(name):
+    with isa(name, extended):
         taps = quantized.MAX_DEPTHWISE_TAPS
         x, weight, scale, bias = depthwise_case((1, 19, 1, taps + 30), (1, taps))
         scale /= 100
