@@ -6,6 +6,7 @@
     dynamic       Linear layers that quantize their input as it comes
     static        calibration data -> scales -> graphs of bytes:
       attention     multi-head attention -> its linear layers
+      smoothing     ranges of channels -> the weights that read them
       selection     which products, and which tensors are stored in bytes
       calibration   runs the model and shows tensors to observers
       observers     minimum, maximum and histogram -> scale and zero point

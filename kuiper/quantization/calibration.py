@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,12 +21,17 @@ from kuiper.planning.infer import infer_known
 from kuiper.quantization.attention import split_attention
 from kuiper.quantization.observers import Observer
 
+if TYPE_CHECKING:
+    from kuiper.quantization.smoothing import Rows
+
 __all__ = ["Progress", "Samples", "observe", "prepared", "sqnr"]
 
 # Of intermediate tensors that one run returns.
 TRACED_BYTES = 1 << 28
 # Of calibration inputs that are kept for the corrections after the first pass.
 KEPT_BYTES = 1 << 28
+# Inputs that are read before the pass over all of them.
+HEAD = 4
 
 Progress = Callable[[Iterable[Any], "int | None", str], Iterator[Any]]
 
@@ -40,6 +46,15 @@ class Samples:
         Of inputs as a call takes them.
     keep : int
         How many of the first ones are kept for further passes.
+
+    Attributes
+    ----------
+    kept : list of list of numpy.ndarray
+        Those of them that have been read.
+    head : list of list of numpy.ndarray
+        The first ones, at least one.
+    total : int or None
+        How many there are, if that is known.
     """
 
     def __init__(self, model: Model, data: Iterable[Any], keep: int) -> None:
@@ -49,20 +64,18 @@ class Samples:
         self._bytes = 0
         self.total = len(data) if isinstance(data, Sized) else None
         self._iterator = self._checked(data)
-        self._first = next(self._iterator, None)
-        if self._first is None:
+        self.head = list(islice(self._iterator, HEAD))
+        if not self.head:
             raise InputError("calibration is empty, expected at least one input of the model")
 
     @property
     def shapes(self) -> list[TensorSpec]:
         """Shapes and dtypes of the first inputs."""
-        assert self._first is not None
-        return [TensorSpec(array.shape, array.dtype) for array in self._first]
+        return [TensorSpec(array.shape, array.dtype) for array in self.head[0]]
 
     def __iter__(self) -> Iterator[list[np.ndarray]]:
         """Yield all inputs, once."""
-        assert self._first is not None
-        yield self._first
+        yield from self.head
         yield from self._iterator
 
     def _checked(self, data: Any) -> Iterator[list[np.ndarray]]:
@@ -149,18 +162,19 @@ def _trace_parts(
 
 def observe(
     model: Model,
-    samples: Samples,
-    observers: Mapping[str, Observer],
+    samples: Iterable[Sequence[np.ndarray]],
+    observers: Mapping[str, Observer | Rows],
     sizes: Callable[[str], int],
     progress: Progress,
 ) -> None:
-    """Run all calibration data and let observers see tensors.
+    """Run calibration data and let observers see tensors.
 
     Parameters
     ----------
     model : Model
-    samples : Samples
-    observers : mapping of str to Observer
+    samples : Samples or sequence
+        Inputs of the model.
+    observers : mapping of str to (Observer or Rows)
         By the name of the operand.
     sizes : callable
         The name of an operand -> its bytes.
@@ -172,7 +186,8 @@ def observe(
     InputError
         If the model does not take an input, or a tensor contains an infinity or NaN.
     """
-    for number, arrays in enumerate(progress(samples, samples.total, "calibration")):
+    total = samples.total if isinstance(samples, Samples) else None
+    for number, arrays in enumerate(progress(samples, total, "calibration")):
         try:
             for name, values in _trace_parts(model, arrays, list(observers), sizes):
                 try:

@@ -26,7 +26,8 @@ def quantize(
 
     With calibration data, static quantization: convolutions and Linear layers read bytes, whose
     scales are measured once on this data, and tensors between them stay in bytes where that saves
-    memory traffic.  Batch normalisation is folded into convolutions first.
+    memory traffic.  Batch normalisation is folded into convolutions first, attention is split into
+    its layers, and large channels of normalised tensors are moved into the weights that read them.
 
     Without calibration data, dynamic quantization: Linear layers and those of
     ``nn.MultiheadAttention`` divide each row of their input by 1/127 of its largest magnitude in

@@ -15,6 +15,7 @@ from kuiper.quantization.correction import correct_biases
 from kuiper.quantization.observers import Observer, check_method, quantization_of, range_of
 from kuiper.quantization.rewrite import Quantization, write_bytes
 from kuiper.quantization.selection import Link, Selection, matching, products_of, select
+from kuiper.quantization.smoothing import Rows, smooth, smoothings
 from kuiper.quantization.weights import QuantizedWeight
 
 __all__ = ["Calibrated", "without_progress"]
@@ -46,7 +47,7 @@ class Calibrated:
     Attributes
     ----------
     model : Model
-        With batch normalisation and padding folded.
+        With batch normalisation and padding folded, attention split, normalised tensors smoothed.
     kept : set of str
         Names of products that `keep` names.
     selection : Selection
@@ -70,6 +71,7 @@ class Calibrated:
         self.model = model.with_graph(graph)
         products = products_of(graph, self.specs)
         self.kept = matching(products, keep)
+        self._smooth(graph)
         self.selection = select(graph, self.specs, self.kept)
         if not self.selection.products:
             raise InputError(
@@ -83,6 +85,16 @@ class Calibrated:
         }
         observe(self.model, self.samples, self.observers, self.size, progress)
         self.weights: dict[str, QuantizedWeight] = {}
+
+    def _smooth(self, graph: Graph) -> None:
+        """Smooth the normalised tensors that only products read, see the module smoothing."""
+        found = smoothings(graph, self.specs, self.kept)
+        rows = {name: Rows() for name in found}
+        if found:
+            observe(self.model, self.samples.head, rows, self.size, without_progress)
+        shares = [smooth(x, rows[name], self.method, self.percentile) for name, x in found.items()]
+        if any(shares):
+            self.model = self.model.with_graph(graph)
 
     def size(self, name: str) -> int:
         """Return the bytes of an operand of the model, as float32."""
