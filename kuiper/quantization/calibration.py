@@ -14,9 +14,10 @@ from kuiper.ir import Graph, Operand
 from kuiper.ir.view import TensorSpec
 from kuiper.model import Model
 from kuiper.passes import restore_exported, unfreeze_batch
-from kuiper.passes.optimize.eliminate import eliminate_identity
+from kuiper.passes.optimize.eliminate import eliminate_dead, eliminate_identity
 from kuiper.passes.optimize.fold_batch_norm import fold_batch_norm
 from kuiper.passes.optimize.fuse_pad import fuse_pad
+from kuiper.passes.restore.split_encoder_layer import split_encoder_layer
 from kuiper.planning.infer import infer_known
 from kuiper.quantization.attention import split_attention
 from kuiper.quantization.observers import Observer
@@ -107,7 +108,7 @@ class Samples:
 def prepared(model: Model, shapes: Sequence[TensorSpec]) -> tuple[Graph, dict[Operand, Any]]:
     """Return a copy of a model's graph and its specs.
 
-    Batch normalisation and padding are folded, multi-head attention is split.
+    Batch normalisation and padding are folded, attention and encoder layers are split.
 
     Parameters
     ----------
@@ -130,7 +131,9 @@ def prepared(model: Model, shapes: Sequence[TensorSpec]) -> tuple[Graph, dict[Op
         eliminate_identity(graph, specs)
         fuse_pad(graph, specs)
         fold_batch_norm(graph, specs)
+        split_encoder_layer(graph, specs, masked=False)
         split_attention(graph, specs)
+        eliminate_dead(graph, specs)
     return graph, specs
 
 

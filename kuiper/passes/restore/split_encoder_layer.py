@@ -56,8 +56,16 @@ WEIGHTS = {
 MASK = 18
 
 
-def split_encoder_layer(graph: Graph, specs: dict[Operand, Any]) -> None:
-    """Split every encoder layer whose weights are constants."""
+def split_encoder_layer(graph: Graph, specs: dict[Operand, Any], masked: bool = True) -> None:
+    """Split every encoder layer whose weights are constants.
+
+    Parameters
+    ----------
+    graph : Graph
+    specs : dict of Operand to (TensorSpec or StaticValue)
+    masked : bool
+        Also layers with a mask, whose parts depend on the batch.
+    """
     for op in graph.find(LAYER):
         if not op.outputs[0].uses:
             continue  # dead; removed later
@@ -68,7 +76,9 @@ def split_encoder_layer(graph: Graph, specs: dict[Operand, Any]) -> None:
             for part, slots in WEIGHTS.items()
         }
         if all(weight for part in weights.values() for weight in part.values()):
-            _Layer(graph, specs, op, weights).split()
+            layer = _Layer(graph, specs, op, weights)
+            if masked or layer.a.mask is None:
+                layer.split()
 
 
 def _constant(operand: Operand) -> Attribute | None:

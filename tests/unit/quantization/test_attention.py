@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 
 import kuiper
 from kuiper.quantization.calibration import Samples, prepared
 
+from ...support import load_cases
 from ...support.textgraph import graph_of, lines_of, model_of, text, values
 
 SELF = "@in_proj_bias=(192)f32 @in_proj_weight=(192,64)f32"
@@ -80,3 +83,19 @@ def test_others_stay_as_they_are(line):
     if "attn_mask" in line:
         arrays.append(values(5, 5))
     assert "nn.MultiheadAttention" in {op.type for op in split(model, *arrays).graph}
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"), [("fast_plain", 2), ("fast_first", 2), ("fast_mask", 0)]
+)
+def test_encoder_layers_are_split_unless_they_have_a_mask(name, layers):
+    case = next(c for c in load_cases("operators") if c.id == f"transformer/{name}")
+    model = kuiper.load(case.param, case.bin)
+    parts = split(model, *case.inputs)
+    types = [op.type for op in parts.graph]
+    assert types.count("nn.Linear") == layers
+    assert ("pnnx.Attribute" in types) == (layers == 0)
+    files = io.BytesIO(), io.BytesIO()
+    kuiper.save(parts, *files)
+    saved = kuiper.load(*(file.getvalue() for file in files))
+    np.testing.assert_array_equal(saved(*case.inputs), model(*case.inputs))
