@@ -21,8 +21,10 @@ include "bytes.pxi"
 include "strassen.pxi"
 include "dwconv.pxi"
 include "grouped.pxi"
+include "winograd_points.pxi"
 include "winograd_strided.pxi"
 include "winograd.pxi"
+include "winograd_pairs.pxi"
 include "math.pxi"
 include "activations.pxi"
 include "elementwise.pxi"
@@ -48,6 +50,7 @@ cdef void fill_table() noexcept:
     fill_dwconv(&kernels)
     fill_grouped(&kernels)
     fill_winograd(&kernels)
+    fill_winograd_pairs(&kernels)
     fill_elementwise(&kernels)
     fill_typed(&kernels)
     fill_grid(&kernels)

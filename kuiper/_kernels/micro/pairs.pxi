@@ -127,6 +127,7 @@ cdef void f32_to_bf16(Py_ssize_t n, const float* x, bfloat16_t* y) noexcept nogi
 
 cdef void fill_pairs(kernels_t* k) noexcept:
     k.f32_to_bf16 = f32_to_bf16
+    k.bf16_end = end_float_sums
     k.bf16_pack = bf16_pack
     k.pair_mr = PAIR_ROWS
     k.pairs_are_native = PAIRS_ARE_NATIVE

@@ -248,10 +248,16 @@ ctypedef void (*u8s8_gemm_fn)(
 #
 # rows (taps, m): pointers to `terms` numbers; panel: nr biases, float32, then the pairs
 # [taps * ceil(terms / 2)][nr][2], a missing last term 0.  What follows the last term of a row is
-# not read.  All else as for integer products.
+# not read.  Without `end`, NULL, y is float32 and gets the sums.  All else as for integer products.
 ctypedef void (*bf16_gemm_fn)(
     Py_ssize_t taps, Py_ssize_t terms, const bfloat16_t* const* rows, const void* panel,
     Py_ssize_t distance, void* y, Py_ssize_t ldy, Py_ssize_t n, const void* residual,
+    Py_ssize_t ldr, const sums_end_t* end,
+) noexcept nogil
+
+# What becomes of m rows of such sums in memory, (m, n rounded up to vectors), as `end` says.
+ctypedef void (*bf16_end_fn)(
+    Py_ssize_t m, float* sums, void* y, Py_ssize_t ldy, Py_ssize_t n, const void* residual,
     Py_ssize_t ldr, const sums_end_t* end,
 ) noexcept nogil
 
@@ -511,6 +517,21 @@ ctypedef bint (*wino_output_fn)(
     bint streams,
 ) noexcept nogil
 
+# The same for t = 2 and t = 4 (fixed per function) from and to images in bfloat16, with all
+# frequencies.  Input: transformed channels, in bfloat16, are in groups of PAIRED_VECTORS vectors,
+# even ones and then odd ones; the last group is filled up with zeros.
+cdef enum:
+    PAIRED_VECTORS = 2
+
+ctypedef void (*bf16_wino_input_fn)(
+    Py_ssize_t channels, const bfloat16_t* const* pixels, bfloat16_t* v, Py_ssize_t stride,
+) noexcept nogil
+ctypedef bint (*bf16_wino_output_fn)(
+    Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
+    bfloat16_t* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
+    const bfloat16_t* residual, Py_ssize_t r_row, Py_ssize_t r_column, float lo, float hi,
+) noexcept nogil
+
 
 cdef inline bint wino_needs(int t, int step, Py_ssize_t wanted, int point) noexcept nogil:
     """Whether the first `wanted` of t outputs along an axis need an interpolation point.
@@ -588,6 +609,7 @@ ctypedef struct kernels_t:
     int pair_mr
     bint pairs_are_native            # whether one instruction sums two products
     bf16_gemm_fn[MAX_MR + 1] bf16_gemm
+    bf16_end_fn bf16_end
     bf16_pack_fn bf16_pack
     f32_to_bf16_fn f32_to_bf16
     # tensors of bytes
@@ -610,6 +632,8 @@ ctypedef struct kernels_t:
     wino_filter_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] f32_wino_filter
     wino_input_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] f32_wino_input
     wino_output_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] f32_wino_output
+    bf16_wino_input_fn[MAX_TILE + 1] bf16_wino_input
+    bf16_wino_output_fn[MAX_TILE + 1] bf16_wino_output
     # elementwise functions of one tensor and of two, by their numbers in functions.pxd
     unary_fn[MAX_UNARY] f32_unary
     binary_fn[MAX_BINARY] f32_binary

@@ -124,6 +124,16 @@ static inline kp_vi32 kp_load_pairs(const kp_bf16 *p) {
     memcpy(&pairs, p, sizeof pairs);
     return pairs;
 }
+/* The first n < 2 KP_LANES values, then zeros. */
+static inline kp_vi32 kp_load_pairs_n(const kp_bf16 *p, long n) {
+#if KP_BF16_AVX512
+    return (kp_vi32)_mm512_maskz_loadu_epi16(((__mmask32)1 << n) - 1, p);
+#else
+    kp_bf16 halves[2 * KP_LANES] = {0};
+    memcpy(halves, p, (size_t)n * sizeof *p);
+    return kp_load_pairs(halves);
+#endif
+}
 #if KP_LANES > 1
 static inline kp_vf32 kp_first_of_pairs(kp_vi32 pairs) { return kp_from_bits(pairs << 16); }
 #else

@@ -158,6 +158,10 @@ KP_INLINE void kp_pair_rows(int m, int nv, KP_PAIR_SUM, KP_PAIR_OUT) {
     const float *bias = (const float *)panel;
     const kp_bf16 *weights = (const kp_bf16 *)(bias + KP_PAIR_COLUMNS);
     kp_pair_sums(m, nv, taps, terms, rows, weights, distance, bias, sums);
+    if (!end) {
+        kp_tile_end(m, nv, sums, 0, (float *)y, ldy, n, NULL, 0, -INFINITY, INFINITY);
+        return;
+    }
 #if KP_PAIRS_ARE_NATIVE
     if (end->to_bfloat16 && !end->pre && !end->post &&
         (!residual || (end->residual_first && end->residual_in_bfloat16))) {

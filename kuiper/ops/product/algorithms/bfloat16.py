@@ -19,6 +19,7 @@ from kuiper.ops.product.algorithms.depthwise import Depthwise
 from kuiper.ops.product.algorithms.few_inputs import FewInputs
 from kuiper.ops.product.algorithms.gemm import Gemm
 from kuiper.ops.product.algorithms.grouped import Grouped
+from kuiper.ops.product.algorithms.winograd_pairs import WinogradPairs
 from kuiper.ops.product.filters import fill_groups
 
 __all__ = ["ALGORITHMS", "Pairs", "bind_widened", "pairs_at_run_time", "pairs_step", "scaled_pairs"]
@@ -56,7 +57,13 @@ class Pairs(ConvAlgorithm):
 
 # In the order of trial.  The last one computes every convolution; an algorithm that does not take
 # bfloat16 gets float32 and its result is converted.
-ALGORITHMS: tuple[type[ConvAlgorithm], ...] = (Depthwise, Grouped, FewInputs, Pairs)
+ALGORITHMS: tuple[type[ConvAlgorithm], ...] = (
+    WinogradPairs,
+    Depthwise,
+    Grouped,
+    FewInputs,
+    Pairs,
+)
 
 
 def pairs_step(
