@@ -3,6 +3,7 @@
 import numpy as np
 
 from libc.stdint cimport uint8_t
+from libc.string cimport memset
 
 from kuiper._kernels.conv.epilogue cimport (
     epilogue_t, make_epilogue, make_sums_end, residual_bytes_at,
@@ -14,9 +15,11 @@ from kuiper._kernels.conv.window cimport Window, output_pixel, phase_t, point_ro
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.table cimport byte_prefetch_distance, kernels_t, sums_end_t
 from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
-from kuiper._runtime.step cimport Step, at, ceil_div, ref_t
+from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 
 from kuiper.ir.dtypes import BFLOAT16
+
+include "pad_image.pxi"
 
 
 cdef struct narrow_conv_t:

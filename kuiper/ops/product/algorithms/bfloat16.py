@@ -17,6 +17,7 @@ from kuiper.ops.core.binder import Binder
 from kuiper.ops.product.algorithms.base import ConvAlgorithm, Convolution
 from kuiper.ops.product.algorithms.depthwise import Depthwise
 from kuiper.ops.product.algorithms.few_inputs import FewInputs
+from kuiper.ops.product.algorithms.few_inputs_pairs import FewInputsPairs
 from kuiper.ops.product.algorithms.gemm import Gemm
 from kuiper.ops.product.algorithms.grouped import Grouped
 from kuiper.ops.product.algorithms.winograd_pairs import WinogradPairs
@@ -61,6 +62,7 @@ ALGORITHMS: tuple[type[ConvAlgorithm], ...] = (
     WinogradPairs,
     Depthwise,
     Grouped,
+    FewInputsPairs,
     FewInputs,
     Pairs,
 )
