@@ -3,7 +3,7 @@
 import numpy as np
 
 from libc.stdint cimport uint8_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from kuiper._kernels.conv.epilogue cimport (
     epilogue_t, make_epilogue, make_sums_end, residual_bytes_at,

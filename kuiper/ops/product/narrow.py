@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from kuiper._kernels.conv.narrow import NarrowConvStep, narrow_conv_scratch_bytes
+import numpy as np
+
+from kuiper._kernels.conv.narrow import (
+    NarrowConvStep,
+    PadImageStep,
+    narrow_conv_scratch_bytes,
+    pad_image_scratch_bytes,
+)
 from kuiper._kernels.conv.window import Window
 from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import PairPanels
 from kuiper.ir.dtypes import BFLOAT16
-from kuiper.ir.view import TensorView, shares_cache_sets
+from kuiper.ir.view import Layout, TensorView, shares_cache_sets
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_epilogue
 from kuiper.ops.product.geometry import Geometry
@@ -23,7 +30,7 @@ from kuiper.ops.product.linear import (
     is_constant,
 )
 
-__all__ = ["PIXELS", "as_image", "linear_pairs"]
+__all__ = ["PIXELS", "as_image", "linear_pairs", "rows_of_filters"]
 
 # The geometry of a linear layer, whose rows are the pixels of an image.
 PIXELS = Geometry((1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
@@ -33,6 +40,45 @@ def as_image(rows: TensorView) -> TensorView:
     """View rows (n, k) as the pixels of one image (1, k, 1, n)."""
     (count, channels), step = rows.shape, rows.strides[0]
     return rows.with_layout((1, channels, 1, count), (count * step, 1, count * step, step))
+
+
+def rows_of_filters(
+    b: Binder, x: TensorView, y: TensorView, geometry: Geometry, dtype: np.dtype, zero: int = 0
+) -> tuple[TensorView, Window]:
+    """Return an image whose channels are what a row of a filter covers, and its window.
+
+    The input is surrounded by zeros first, so that no row of a filter crosses the border.  The row
+    that starts at any pixel is then a run of adjacent numbers, which overlaps those of its
+    neighbours.
+
+    Parameters
+    ----------
+    b : Binder
+    x : TensorView
+        Images as for :class:`~kuiper._kernels.conv.narrow.PadImageStep`, which is added.
+    y : TensorView
+    geometry : Geometry
+        Not dilated along rows.
+    dtype : numpy.dtype
+        bfloat16 or uint8.
+    zero : int, default=0
+        The byte that stands for 0.
+    """
+    n, channels = x.shape[:2]
+    (kernel_h, kernel_w), (step_h, step_w) = geometry.kernel, geometry.stride
+    height, width = y.shape[2:]
+    rows = (height - 1) * step_h + (kernel_h - 1) * geometry.dilation[0] + 1
+    # Whole steps, so that the first pixels of all windows have a constant distance.
+    steps = width + -(-max(kernel_w - step_w, 0) // step_w)
+    padded = b.temporary((n, channels, rows, steps * step_w), dtype, Layout.CHANNELS_LAST)
+    scratch = b.scratch(pad_image_scratch_bytes(x))
+    b.step(PadImageStep(x, padded, geometry.origin, scratch, zero))
+    run, pixel = kernel_w * channels, step_w * channels
+    fields = padded.with_layout(
+        (n, run, rows, steps), (rows * steps * pixel, 1, steps * pixel, pixel)
+    )
+    taps = [(u * geometry.dilation[0], 0) for u in range(kernel_h)]
+    return fields, Window(fields, y, (step_h, 1), (1, 1), [((0, 0), (height, width), taps, 0)])
 
 
 def linear_pairs(

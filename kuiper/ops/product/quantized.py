@@ -29,10 +29,11 @@ from kuiper.ops.core.epilogue import make_epilogue, residual_view
 from kuiper.ops.core.quantization import check_quantization, verify_quantization
 from kuiper.ops.core.record import T, record
 from kuiper.ops.core.schema import Float, Int, Ints, Str, Tensor
+from kuiper.ops.product.algorithms.few_inputs import MAX_CHANNELS
 from kuiper.ops.product.dynamic_linear import verify_scales
 from kuiper.ops.product.geometry import ConvolutionRecord, Geometry, output_spec
 from kuiper.ops.product.linear import Linear, as_matrix
-from kuiper.ops.product.narrow import PIXELS, as_image
+from kuiper.ops.product.narrow import PIXELS, as_image, rows_of_filters
 
 if TYPE_CHECKING:
     from kuiper.ir import Operator
@@ -209,29 +210,56 @@ def _whole_quads(b: Binder, x: TensorView, terms: int) -> TensorView:
     return copy
 
 
+def _gapless(b: Binder, x: TensorView) -> TensorView:
+    """Return channels-last images without gaps between pixels."""
+    if x.row_stride == x.shape[1]:
+        return x
+    copy = b.temporary(x.shape, np.uint8, Layout.CHANNELS_LAST)
+    b.copy(x, copy)
+    return copy
+
+
+def _gains_by_rows(geometry: Geometry, channels: int) -> bool:
+    """Tell whether sums along rows of a filter have fewer quads, or longer loops, than by taps."""
+    width = geometry.kernel[1]
+    has_fewer = padded_to_quads(width * channels) < width * padded_to_quads(channels)
+    return geometry.dilation[1] == 1 and (has_fewer or channels <= 4)
+
+
 def _add_product(
     a: QuantizedConv[TensorView] | QuantizedLinear[TensorView], b: Binder, x: TensorView,
     y: TensorView, residual: TensorView | None, geometry: Geometry, groups: int,
 ) -> None:  # fmt: skip
-    """Add the step of a product; `x`, `y` and `residual` are channels-last images."""
+    """Add the steps of a product; `x`, `y` and `residual` are channels-last images."""
     outputs, channels = a.weight.shape[0] // groups, a.weight.shape[1]
+    depth = channels * math.prod(geometry.kernel)
+    by_rows = groups == 1 and channels <= MAX_CHANNELS and _gains_by_rows(geometry, channels)
     taps = math.prod(geometry.kernel)
+    if by_rows:
+        taps, channels = geometry.kernel[0], geometry.kernel[1] * channels
     matrix = QuantizedPanels(outputs, taps * padded_to_quads(channels), groups=groups)
 
     def fill(memory: np.ndarray) -> None:
-        terms = terms_by_tap(np.asarray(a.weight.constant))
+        weight = np.asarray(a.weight.constant)
+        if by_rows:  # (out, columns and channels, rows)
+            weight = weight.transpose(0, 3, 1, 2).reshape(outputs, channels, taps)
+        terms = terms_by_tap(weight)
         scales = np.asarray(a.weight_scale.constant)
         bias = None if a.bias is None else np.asarray(a.bias.constant, np.float32)
         matrix.fill(memory, terms, scales, a.input_zero_point, bias, groups)
 
     panels = b.packed([matrix], fill)
-    x = _whole_quads(b, x, channels)
-    phases = [((0, 0), y.shape[2:], geometry.taps(), 0)]
-    window = Window(x, y, geometry.stride, (1, 1), phases)
+    if by_rows:
+        zero = a.input_zero_point
+        x, window = rows_of_filters(b, _gapless(b, x), y, geometry, np.dtype(np.uint8), zero)
+    else:
+        x = _whole_quads(b, x, channels)
+        phases = [((0, 0), y.shape[2:], geometry.taps(), 0)]
+        window = Window(x, y, geometry.stride, (1, 1), phases)
     scratch = b.scratch(narrow_conv_scratch_bytes(window.max_taps))
     b.step(
         NarrowConvStep(
-            x, panels, y, window, groups, channels, outputs, scratch, taps * channels,
+            x, panels, y, window, groups, channels, outputs, scratch, depth,
             make_epilogue(b, residual), a.input_scale, a.input_zero_point,
         )
     )  # fmt: skip

@@ -6,13 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kuiper._kernels.conv.narrow import (
-    NarrowConvStep,
-    PadImageStep,
-    narrow_conv_scratch_bytes,
-    pad_image_scratch_bytes,
-)
-from kuiper._kernels.conv.window import Window
+from kuiper._kernels.conv.narrow import NarrowConvStep, narrow_conv_scratch_bytes
 from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import PairPanels
 from kuiper.ir.dtypes import BFLOAT16
@@ -20,17 +14,13 @@ from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.product.algorithms.base import ConvAlgorithm
 from kuiper.ops.product.algorithms.few_inputs import MAX_CHANNELS, is_channels_last
+from kuiper.ops.product.narrow import rows_of_filters
 
 __all__ = ["FewInputsPairs"]
 
 
 class FewInputsPairs(ConvAlgorithm):
-    """Implicit GEMM whose taps are rows of the filter: all their columns and channels.
-
-    The input is rounded and surrounded by zeros first, so that no row of a filter crosses the
-    border.  In that image the row that starts at any pixel is a run of adjacent numbers, which
-    overlaps those of the neighbours.
-    """
+    """Implicit GEMM whose taps are rows of the filter: all their columns and channels."""
 
     name = "few_inputs_pairs"
     takes_bfloat16 = True
@@ -61,26 +51,12 @@ class FewInputsPairs(ConvAlgorithm):
         return b.packed([PairPanels(columns, height, width * channels, part="rows")], fill)
 
     def bind(self, b: Binder) -> list[Any]:
-        c, geometry = self.c, self.c.geometry
-        n, channels = c.x.shape[:2]
-        (kernel_h, kernel_w), (step_h, step_w) = geometry.kernel, geometry.stride
-        height, width = c.size
-        rows = (height - 1) * step_h + (kernel_h - 1) * geometry.dilation[0] + 1
-        # Whole steps, so that the first pixels of all windows have a constant distance.
-        steps = width + -(-max(kernel_w - step_w, 0) // step_w)
-        padded = b.temporary((n, channels, rows, steps * step_w), BFLOAT16, "channels_last")
+        c = self.c
         x = c.x if is_channels_last(c.x) else b.contiguous(c.x)
-        scratch = b.scratch(pad_image_scratch_bytes(x))
-        b.step(PadImageStep(x, padded, geometry.origin, scratch))
-        run, pixel = kernel_w * channels, step_w * channels
-        fields = padded.with_layout(
-            (n, run, rows, steps), (rows * steps * pixel, 1, steps * pixel, pixel)
-        )
-        taps = [(u * geometry.dilation[0], 0) for u in range(kernel_h)]
-        window = Window(fields, c.y, (step_h, 1), (1, 1), [((0, 0), c.size, taps, 0)])
+        fields, window = rows_of_filters(b, x, c.y, c.geometry, BFLOAT16)
         step = NarrowConvStep(
-            fields, self.pack(b), c.y, window, 1, run, c.out_channels,
-            b.scratch(narrow_conv_scratch_bytes(kernel_h)), c.filters.n_terms, c.epilogue,
+            fields, self.pack(b), c.y, window, 1, fields.shape[1], c.out_channels,
+            b.scratch(narrow_conv_scratch_bytes(window.max_taps)), c.filters.n_terms, c.epilogue,
         )  # fmt: skip
         step.kind = "conv_few_inputs_bfloat16"
         return [c.count(step)]
