@@ -43,6 +43,11 @@ class Binder:
         """The fused elementwise operators that the steps must apply to output 0."""
         return self.operator.post_ops
 
+    @property
+    def in_bfloat16(self) -> bool:
+        """Whether the precision of the model is bfloat16."""
+        return self._planner.bfloat16 is not None
+
     def output_spec(self, index: int = 0) -> TensorSpec:
         """Return the inferred shape and dtype of an output."""
         return self._planner.specs[self.operator.outputs[index]]

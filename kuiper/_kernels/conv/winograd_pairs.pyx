@@ -1,4 +1,4 @@
-"""Winograd convolution F(t x t, 3x3) of images in bfloat16, with a stride of 1.
+"""Winograd convolution F(t x t, 3x3) of images in bfloat16 or of bytes, with a stride of 1.
 
 The stages are those of winograd.pyx: transform patches of (t + 2) x (t + 2) pixels to frequencies,
 multiply by the filters of each frequency, transform the products back.  Transforms and sums are in
@@ -7,7 +7,7 @@ float32; images, transformed patches and transformed filters are in bfloat16.
 Blocked, each thread takes a block of tiles through all stages in its own workspace.  Staged, one
 step per stage splits the products by frequency.  Both compute the same bits.  A tile with a
 non-finite value is computed again by the definition, from filters that are packed for the first
-such tile.
+such tile.  Images of bytes have filters small enough that there is none.
 """
 
 import numpy as np
@@ -21,7 +21,8 @@ from kuiper._kernels.conv.epilogue cimport (
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.packing cimport pack_panel
 from kuiper._kernels.micro.table cimport (
-    LINE_FLOATS, MAX_MR, PAIRED_VECTORS, byte_prefetch_distance, kernels_t, sums_end_t,
+    LINE_FLOATS, MAX_MR, PAIRED_VECTORS, bf16_end_fn, byte_prefetch_distance, kernels_t,
+    sums_end_t,
 )
 from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
@@ -148,16 +149,18 @@ cdef Py_ssize_t row_of(Py_ssize_t channels):
 cdef struct wino_pairs_t:
     const kernels_t* kernels
     int tile
-    ref_t x                      # (n, in_h, in_w, in_channels), bfloat16
+    ref_t x                      # (n, in_h, in_w, in_channels), bfloat16 or bytes
+    bint is_bytes
+    float zero                   # point of bytes
     ref_t weights                # (frequencies, panels, panel_bytes)
     ref_t bias                   # (out_channels,), float32
-    ref_t y                      # (n, out_h, out_w, out_channels), bfloat16 or float32
+    ref_t y                      # (n, out_h, out_w, out_channels), bfloat16, float32 or bytes
     ref_t v                      # (frequencies, tiles, padded channels), bfloat16
     ref_t m                      # (frequencies, tiles, out_channels), float32
     ref_t error_slot
     const char* filters          # panels of pairs by the definition, once they are needed
     void* step                   # the step that packs them
-    const bfloat16_t* zeros      # (in_channels,)
+    const char* zeros            # (in_channels,): a pixel outside the image
     Py_ssize_t n
     Py_ssize_t in_h
     Py_ssize_t in_w
@@ -195,7 +198,7 @@ cdef class WinogradPairsStep(Step):
         back.
     tile : int
         Side of a tile, 2 or 4.
-    x : TensorView, bfloat16
+    x : TensorView, bfloat16 or uint8
         Channels-last.
     weights : TensorView, shape (frequencies, panels, rows, nr)
         Of :func:`transform_filters`.
@@ -204,7 +207,7 @@ cdef class WinogradPairsStep(Step):
         `bias()` their biases or None.  Called for the first tile that is computed by the
         definition.
     bias : TensorView, shape (out_channels,)
-    y : TensorView, bfloat16 or float32
+    y : TensorView, bfloat16 or float32; or, of bytes, uint8 or float32
         Channels-last.
     error_slot : TensorView
         Per-context state: an error_slot_t.
@@ -215,6 +218,8 @@ cdef class WinogradPairsStep(Step):
     padding : (int, int)
         Top and left.
     epilogue : Epilogue or None
+    zero : int, default=0
+        The byte that stands for 0.  The filters of bytes have their scale, and all sums are finite.
     """
 
     cdef wino_pairs_t p
@@ -223,10 +228,11 @@ cdef class WinogradPairsStep(Step):
 
     def __init__(
         self, stage, tile, x, weights, filters, bias, y, error_slot, v, m, block, padding,
-        epilogue=None,
+        epilogue=None, zero=0,
     ):
-        zeros = np.zeros(x.shape[1], np.uint16)
-        cdef uint16_t[::1] zero_view = zeros
+        self.p.is_bytes, self.p.zero = x.dtype == np.uint8, zero
+        zeros = np.full(x.dtype.itemsize * x.shape[1], zero, np.uint8)
+        cdef uint8_t[::1] zero_view = zeros
         self.keep = (zeros,)
         self.filters = filters
         self.p.kernels, self.p.step = active(), <void*> self
@@ -234,7 +240,7 @@ cdef class WinogradPairsStep(Step):
         self.p.x, self.p.y, self.p.bias = self.ref(x), self.ref(y), self.ref(bias)
         self.p.weights, self.p.v, self.p.m = self.ref(weights), self.ref(v), self.ref(m)
         self.error_slot = self.p.error_slot = self.ref(error_slot)
-        self.p.zeros = <const bfloat16_t*> &zero_view[0]
+        self.p.zeros = <const char*> &zero_view[0]
         self.p.n, self.p.in_channels, self.p.in_h, self.p.in_w = x.shape
         _, self.p.out_channels, self.p.out_h, self.p.out_w = y.shape
         self.p.ldx, self.p.ldy, self.p.y_bytes = x.row_stride, y.row_stride, y.dtype.itemsize
@@ -346,23 +352,29 @@ cdef void transform_input(
     const wino_pairs_t* p, char* const* slots, Py_ssize_t tile, bfloat16_t* v
 ) noexcept nogil:
     """Write the frequencies of one tile, all channels, to v[f * v_stride + c]."""
-    cdef const bfloat16_t* x = <const bfloat16_t*> at(slots, p.x)
-    cdef const bfloat16_t* row
-    cdef (const bfloat16_t*)[MAX_FREQUENCIES] pixels
+    cdef const char* x = at(slots, p.x)
+    cdef const char* row
+    cdef (const char*)[MAX_FREQUENCIES] pixels
     cdef position_t position = position_of(p, tile)
+    cdef Py_ssize_t ldx = p.ldx * (sizeof(uint8_t) if p.is_bytes else sizeof(bfloat16_t))
     cdef Py_ssize_t patch = p.tile + 2, i, j, h, w
     for i in range(patch):
         h = position.h - p.pad_top + i
-        row = x + ((position.image * p.in_h + h) * p.in_w + position.w - p.pad_left) * p.ldx
+        row = x + ((position.image * p.in_h + h) * p.in_w + position.w - p.pad_left) * ldx
         for j in range(patch):
             w = position.w - p.pad_left + j
             if 0 <= h < p.in_h and 0 <= w < p.in_w:
-                pixels[patch * i + j] = row + j * p.ldx
+                pixels[patch * i + j] = row + j * ldx
             else:
                 pixels[patch * i + j] = p.zeros
-    p.kernels.bf16_wino_input[p.tile](
-        p.in_channels, <const bfloat16_t* const*> pixels, v, p.v_stride
-    )
+    if p.is_bytes:
+        p.kernels.u8_wino_input[p.tile](
+            p.in_channels, <const uint8_t* const*> pixels, p.zero, v, p.v_stride
+        )
+    else:
+        p.kernels.bf16_wino_input[p.tile](
+            p.in_channels, <const bfloat16_t* const*> pixels, v, p.v_stride
+        )
 
 
 cdef void multiply(
@@ -398,6 +410,7 @@ cdef bint transform_through_memory(
     cdef const float* bias = <const float*> at(slots, p.bias)
     cdef Py_ssize_t first = 0, count, column, i, ldr = p.epilogue.ldr
     cdef bint is_finite = True
+    cdef bf16_end_fn end = p.kernels.f32_end if p.is_bytes else p.kernels.bf16_end
     while first < p.out_channels:
         count = min(<Py_ssize_t> END_CHANNELS, p.out_channels - first)
         column = ceil_div(count, p.kernels.lanes) * p.kernels.lanes
@@ -406,7 +419,7 @@ cdef bint transform_through_memory(
             p.tile, p.tile, NULL, 0, 0, -INFINITY, INFINITY, False,
         )
         for i in range(position.rows):
-            p.kernels.bf16_end(
+            end(
                 position.columns, &outputs[i * p.tile * column],
                 at(slots, p.y) + ((pixel + i * p.out_w) * p.ldy + first) * p.y_bytes, p.ldy, count,
                 residual_bytes_at(&p.epilogue, &p.end, slots, (pixel + i * p.out_w) * ldr + first),
@@ -434,7 +447,7 @@ cdef void transform_output(
         )
     else:
         is_finite = transform_through_memory(p, slots, &position, pixel, m)
-    if not is_finite and has_filters(p, slots):
+    if not is_finite and not p.is_bytes and has_filters(p, slots):
         direct_tile(p, slots, &position, pixel)
 
 
@@ -463,7 +476,7 @@ cdef void direct_tile(
             for tap in range(TAPS):
                 h = tile.h + i - p.pad_top + tap // 3
                 w = tile.w + j - p.pad_left + tap % 3
-                rows[tap] = p.zeros
+                rows[tap] = <const bfloat16_t*> p.zeros
                 if 0 <= h < p.in_h and 0 <= w < p.in_w:
                     rows[tap] = x + ((tile.image * p.in_h + h) * p.in_w + w) * p.ldx
             out = pixel + i * p.out_w + j

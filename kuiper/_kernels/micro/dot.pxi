@@ -169,6 +169,42 @@ cdef void end_sums "kp_end_sums"(
     )
 
 
+cdef void f32_end(
+    Py_ssize_t m, float* sums, void* y, Py_ssize_t ldy, Py_ssize_t n, const void* residual,
+    Py_ssize_t ldr, const sums_end_t* end,
+) noexcept nogil:
+    """Turn sums with their biases (m, n rounded up to vectors) into y; they are overwritten."""
+    cdef Py_ssize_t ld = (n + LANES - 1) // LANES * LANES, i
+    cdef vf32 low = splat(end.lo), high = splat(end.hi)
+    cdef int kind = NO_RESIDUAL
+    if residual != NULL:
+        kind = BYTE_RESIDUAL if end.residual_in_bytes else FLOAT_RESIDUAL
+    if kind != NO_RESIDUAL and end.residual_first:
+        end_columns(
+            False, False, kind, m, <int32_t*> sums, ld, sums, sums, NULL, sums, ld, n, residual,
+            ldr, end,
+        )
+        kind = NO_RESIDUAL
+    i = 0
+    while i < m * ld:
+        store(sums + i, vmin(high, vmax(low, load(sums + i))))
+        i += LANES
+    if end.pre != NULL:
+        end.pre(m * ld, sums, sums, end.pre_p0, end.pre_p1)
+    if end.post != NULL:
+        if kind != NO_RESIDUAL:
+            end_columns(
+                False, False, kind, m, <int32_t*> sums, ld, sums, sums, NULL, sums, ld, n, residual,
+                ldr, end,
+            )
+        kind = NO_RESIDUAL
+        end.post(m * ld, sums, sums, end.post_p0, end.post_p1)
+    end_columns(
+        False, end.to_bytes, kind, m, <int32_t*> sums, ld, sums, sums, NULL, y, ldy, n, residual,
+        ldr, end,
+    )
+
+
 cdef int largest_magnitude(const float* x, Py_ssize_t n) noexcept nogil:
     """Return the bits of the largest |x[i]|; above INFINITY_BITS if one is NaN.
 
@@ -221,4 +257,5 @@ cdef void fill_dot(kernels_t* k) noexcept:
     k.dot_is_native = DOT_IS_NATIVE
     k.u8s8_gemm[0] = NULL
     enter_dot(k.u8s8_gemm)
+    k.f32_end = f32_end
     k.f32_quantize_rows = f32_quantize_rows

@@ -255,7 +255,8 @@ ctypedef void (*bf16_gemm_fn)(
     Py_ssize_t ldr, const sums_end_t* end,
 ) noexcept nogil
 
-# What becomes of m rows of such sums in memory, (m, n rounded up to vectors), as `end` says.
+# What becomes of m rows of such sums in memory, (m, n rounded up to vectors), as `end` says: in
+# bfloat16 or float32, or, by f32_end, in bytes or float32, of a residual likewise.
 ctypedef void (*bf16_end_fn)(
     Py_ssize_t m, float* sums, void* y, Py_ssize_t ldy, Py_ssize_t n, const void* residual,
     Py_ssize_t ldr, const sums_end_t* end,
@@ -526,6 +527,10 @@ cdef enum:
 ctypedef void (*bf16_wino_input_fn)(
     Py_ssize_t channels, const bfloat16_t* const* pixels, bfloat16_t* v, Py_ssize_t stride,
 ) noexcept nogil
+# The same of bytes less their zero point.
+ctypedef void (*u8_wino_input_fn)(
+    Py_ssize_t channels, const uint8_t* const* pixels, float zero, bfloat16_t* v, Py_ssize_t stride,
+) noexcept nogil
 ctypedef bint (*bf16_wino_output_fn)(
     Py_ssize_t channels, const float* m, Py_ssize_t stride, const float* bias,
     bfloat16_t* y, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
@@ -610,6 +615,7 @@ ctypedef struct kernels_t:
     bint pairs_are_native            # whether one instruction sums two products
     bf16_gemm_fn[MAX_MR + 1] bf16_gemm
     bf16_end_fn bf16_end
+    bf16_end_fn f32_end
     bf16_pack_fn bf16_pack
     f32_to_bf16_fn f32_to_bf16
     # tensors of bytes
@@ -633,6 +639,7 @@ ctypedef struct kernels_t:
     wino_input_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] f32_wino_input
     wino_output_fn[MAX_TILE + 1][MAX_WINO_STEP + 1] f32_wino_output
     bf16_wino_input_fn[MAX_TILE + 1] bf16_wino_input
+    u8_wino_input_fn[MAX_TILE + 1] u8_wino_input
     bf16_wino_output_fn[MAX_TILE + 1] bf16_wino_output
     # elementwise functions of one tensor and of two, by their numbers in functions.pxd
     unary_fn[MAX_UNARY] f32_unary

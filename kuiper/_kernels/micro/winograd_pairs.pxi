@@ -1,22 +1,35 @@
-# Winograd's F(t x t, 3x3) of images in bfloat16: transforms in float32, their results in bfloat16.
+# Winograd's F(t x t, 3x3) of images in bfloat16 or of bytes: transforms in float32, their results in
+# bfloat16.
 #
 # The channels of an image are taken two vectors at a time, the first of each pair as one vector and
 # the second as another, which costs a shift or a mask each.  Transformed channels stay in this
 # order, even ones and odd ones, and filters are packed in the same order.
 
+from libc.stdint cimport uint8_t
+
 from kuiper._kernels.micro.table cimport PAIRED_VECTORS
+
+cdef extern from "_kernels/simd/dot.h" nogil:
+    vf32 floats_of "kp_floats"(vi32) noexcept
+    vi32 load_byte_pairs "kp_load_byte_pairs"(const uint8_t*, long) noexcept
+    vi32 byte_of_pairs "kp_byte_of_pairs"(vi32, int) noexcept
 
 cdef extern from "_kernels/simd/bfloat16.h" nogil:
     vi32 load_pairs_n "kp_load_pairs_n"(const bfloat16_t*, long) noexcept
 
 
 cdef inline vf32 pair_part(
-    int t, int part, const bfloat16_t* const* pixels, int i, int j, Py_ssize_t c, long n
+    int t, int part, bint of_bytes, const void* const* patch, float zero, int i, int j,
+    Py_ssize_t c, long n,
 ) noexcept nogil:
     """Load every second channel from pixel (i, j) of a patch."""
+    cdef const bfloat16_t* const* pixels = <const bfloat16_t* const*> patch
     cdef vi32 pairs
     if i >= t + 2:
         return splat(0.0)
+    if of_bytes:
+        pairs = load_byte_pairs(<const uint8_t*> patch[i * (t + 2) + j] + c, n)
+        return floats_of(byte_of_pairs(pairs, part)) - splat(zero)
     if n == PAIRED_VECTORS * LANES:
         pairs = load_pairs(pixels[i * (t + 2) + j] + c)
     else:
@@ -25,8 +38,8 @@ cdef inline vf32 pair_part(
 
 
 cdef inline void wino_pairs_vector(
-    int t, int part, const bfloat16_t* const* pixels, Py_ssize_t c, long n, bfloat16_t* v,
-    Py_ssize_t stride,
+    int t, int part, bint of_bytes, const void* const* pixels, float zero, Py_ssize_t c, long n,
+    bfloat16_t* v, Py_ssize_t stride,
 ) noexcept nogil:
     """Transform the first or the second channels of n / 2 pairs."""
     cdef vf32[6][6] half
@@ -34,10 +47,12 @@ cdef inline void wino_pairs_vector(
     cdef int i, j
     for j in range(t + 2):
         wino_bt(
-            t, False, pair_part(t, part, pixels, 0, j, c, n),
-            pair_part(t, part, pixels, 1, j, c, n),
-            pair_part(t, part, pixels, 2, j, c, n), pair_part(t, part, pixels, 3, j, c, n),
-            pair_part(t, part, pixels, 4, j, c, n), pair_part(t, part, pixels, 5, j, c, n), &o[0],
+            t, False, pair_part(t, part, of_bytes, pixels, zero, 0, j, c, n),
+            pair_part(t, part, of_bytes, pixels, zero, 1, j, c, n),
+            pair_part(t, part, of_bytes, pixels, zero, 2, j, c, n),
+            pair_part(t, part, of_bytes, pixels, zero, 3, j, c, n),
+            pair_part(t, part, of_bytes, pixels, zero, 4, j, c, n),
+            pair_part(t, part, of_bytes, pixels, zero, 5, j, c, n), &o[0],
         )
         for i in range(t + 2):
             half[i][j] = o[i]
@@ -49,17 +64,22 @@ cdef inline void wino_pairs_vector(
             store_bf16(v + (i * (t + 2) + j) * stride + part * LANES, o[j])
 
 
-cdef inline void bf16_wino_input(
-    int t, Py_ssize_t channels, const bfloat16_t* const* pixels, bfloat16_t* v, Py_ssize_t stride
+cdef inline void wino_input_pairs(
+    int t, bint of_bytes, Py_ssize_t channels, const void* const* pixels, float zero,
+    bfloat16_t* v, Py_ssize_t stride,
 ) noexcept nogil:
     cdef Py_ssize_t c = 0
     while c + PAIRED_VECTORS * LANES <= channels:
-        wino_pairs_vector(t, 0, pixels, c, PAIRED_VECTORS * LANES, v + c, stride)
-        wino_pairs_vector(t, 1, pixels, c, PAIRED_VECTORS * LANES, v + c, stride)
+        wino_pairs_vector(
+            t, 0, of_bytes, pixels, zero, c, PAIRED_VECTORS * LANES, v + c, stride
+        )
+        wino_pairs_vector(
+            t, 1, of_bytes, pixels, zero, c, PAIRED_VECTORS * LANES, v + c, stride
+        )
         c += PAIRED_VECTORS * LANES
     if c < channels:
-        wino_pairs_vector(t, 0, pixels, c, channels - c, v + c, stride)
-        wino_pairs_vector(t, 1, pixels, c, channels - c, v + c, stride)
+        wino_pairs_vector(t, 0, of_bytes, pixels, zero, c, channels - c, v + c, stride)
+        wino_pairs_vector(t, 1, of_bytes, pixels, zero, c, channels - c, v + c, stride)
 
 
 cdef inline void wino_half_vector(
@@ -126,13 +146,25 @@ cdef inline bint bf16_wino_output(
 cdef void bf16_wino_input_2(
     Py_ssize_t channels, const bfloat16_t* const* pixels, bfloat16_t* v, Py_ssize_t stride
 ) noexcept nogil:
-    bf16_wino_input(2, channels, pixels, v, stride)
+    wino_input_pairs(2, False, channels, <const void* const*> pixels, 0, v, stride)
 
 
 cdef void bf16_wino_input_4(
     Py_ssize_t channels, const bfloat16_t* const* pixels, bfloat16_t* v, Py_ssize_t stride
 ) noexcept nogil:
-    bf16_wino_input(4, channels, pixels, v, stride)
+    wino_input_pairs(4, False, channels, <const void* const*> pixels, 0, v, stride)
+
+
+cdef void u8_wino_input_2(
+    Py_ssize_t channels, const uint8_t* const* pixels, float zero, bfloat16_t* v, Py_ssize_t stride
+) noexcept nogil:
+    wino_input_pairs(2, True, channels, <const void* const*> pixels, zero, v, stride)
+
+
+cdef void u8_wino_input_4(
+    Py_ssize_t channels, const uint8_t* const* pixels, float zero, bfloat16_t* v, Py_ssize_t stride
+) noexcept nogil:
+    wino_input_pairs(4, True, channels, <const void* const*> pixels, zero, v, stride)
 
 
 cdef bint bf16_wino_output_2(
@@ -160,5 +192,7 @@ cdef bint bf16_wino_output_4(
 cdef void fill_winograd_pairs(kernels_t* k) noexcept:
     k.bf16_wino_input[2] = bf16_wino_input_2
     k.bf16_wino_input[4] = bf16_wino_input_4
+    k.u8_wino_input[2] = u8_wino_input_2
+    k.u8_wino_input[4] = u8_wino_input_4
     k.bf16_wino_output[2] = bf16_wino_output_2
     k.bf16_wino_output[4] = bf16_wino_output_4

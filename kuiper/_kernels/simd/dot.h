@@ -164,6 +164,31 @@ static inline void kp_store_bytes(uint8_t *p, kp_vi32 v, long n) {
 #endif
 }
 
+/* Pairs of bytes, n <= 2 KP_LANES in all: the first as the lowest bits of a lane, the second as the
+   next ones. */
+static inline kp_vi32 kp_load_byte_pairs(const uint8_t *p, long n) {
+    uint8_t bytes[2 * KP_LANES] = {0};
+    if (n == 2 * KP_LANES) memcpy(bytes, p, 2 * KP_LANES);
+    else memcpy(bytes, p, (size_t)n);
+#if KP_AVX512
+    return (kp_vi32)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)bytes));
+#elif KP_AVX && defined(__AVX2__)
+    return (kp_vi32)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)bytes));
+#else
+    int32_t pairs[KP_LANES];
+    kp_vi32 v;
+    for (int i = 0; i < KP_LANES; i++) pairs[i] = bytes[2 * i] | bytes[2 * i + 1] << 8;
+    memcpy(&v, pairs, sizeof v);
+    return v;
+#endif
+}
+
+/* The first or the second byte of each pair. */
+static inline kp_vi32 kp_byte_of_pairs(kp_vi32 pairs, int second) {
+    if (second) return (kp_vi32)(pairs >> 8);
+    return (kp_vi32)(pairs & kp_splat_int(0xFF));
+}
+
 /* n bytes as the first lanes, the other lanes are 0. */
 static inline kp_vf32 kp_load_bytes(const uint8_t *p, long n) {
 #if KP_AVX512

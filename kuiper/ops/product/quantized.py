@@ -33,6 +33,7 @@ from kuiper.ops.product.algorithms.few_inputs import MAX_CHANNELS
 from kuiper.ops.product.dynamic_linear import verify_scales
 from kuiper.ops.product.geometry import ConvolutionRecord, Geometry, output_spec
 from kuiper.ops.product.linear import Linear, as_matrix
+from kuiper.ops.product.mixed import mixed_winograd
 from kuiper.ops.product.narrow import PIXELS, as_image, rows_of_filters
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class QuantizedConv(ConvolutionRecord[T]):
         geometry = Geometry.of(self)
         if _is_depthwise(self, geometry):
             _add_depthwise(self, b, x, y, residual, geometry)
-        else:
+        elif not mixed_winograd(self, b, x, y, geometry, make_epilogue(b, residual)):
             _add_product(self, b, x, y, residual, geometry, self.groups)
 
 

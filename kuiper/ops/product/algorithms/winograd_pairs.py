@@ -89,9 +89,10 @@ class WinogradPairs(ConvAlgorithm):
             ),
         )
 
-    def bind(self, b: Binder) -> list[Any]:
+    def bind(self, b: Binder, zero: int = 0) -> list[Any]:
+        """Return the steps; `zero` is the zero point of an input of bytes."""
         c, tile = self.c, self.tile
-        x = b.channels_last(b.stored(c.x, BFLOAT16))
+        x = b.channels_last(c.x if c.x.dtype == np.uint8 else b.stored(c.x, BFLOAT16))
         n, _, height, width = c.y.shape
         tiles = -(-height // tile) * -(-width // tile) * n
         channels = c.in_channels, c.out_channels
@@ -115,7 +116,9 @@ class WinogradPairs(ConvAlgorithm):
             stages = [0, 1, 2]
         padding = c.geometry.origin
         steps = [
-            winograd_pairs.WinogradPairsStep(stage, *operands, *between, block, padding, c.epilogue)
+            winograd_pairs.WinogradPairsStep(
+                stage, *operands, *between, block, padding, c.epilogue, zero
+            )
             for stage in stages
         ]
         c.count_saved(steps)
