@@ -11,6 +11,8 @@ All of them write channels-last images and build no im2col matrix.
     inner loop, so the loop runs along a row of the filter, directly on the caller's NCHW array.
 ``DepthwiseStep``
     One filter per channel.
+``NarrowDepthwiseStep``
+    The same from images in bfloat16.
 """
 
 import numpy as np
@@ -19,10 +21,13 @@ from libc.string cimport memcpy, memset
 
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
-from kuiper._kernels.conv.epilogue cimport epilogue_t, finish_tile, make_epilogue, residual_at
+from kuiper._kernels.conv.epilogue cimport (
+    epilogue_t, finish_tile, make_epilogue, make_sums_end, residual_at, residual_bytes_at,
+)
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport (
-    DW_ROW, FEW_OUTPUTS, dwrow_fn, kernels_t, prefetch_distance, row_kernel,
+    DW_ROW, FEW_OUTPUTS, bf16_dwconv_fn, dwrow_fn, kernels_t, narrow_row_kernel, prefetch_distance,
+    row_kernel, sums_end_t,
 )
 from kuiper._kernels.conv.tiles cimport (
     PANEL_BYTES, first_pixel, item_of, item_t, pixel_blocks, share_of, share_t, tiling_t,

@@ -22,6 +22,7 @@ __all__ = [
     "FewColumns",
     "GroupedBlocks",
     "Layout",
+    "NarrowDepthwiseBlocks",
     "PackedMatrix",
     "PairPanels",
     "QuantizedDepthwiseBlocks",
@@ -145,6 +146,22 @@ class DepthwiseBlocks(PackedMatrix):
         by_block = padded.reshape(self.panels, self.nr, -1).transpose(0, 2, 1)
         self.heads(memory)[:] = by_block[:, :1]
         self.terms(memory)[..., 0] = by_block[:, 1:]
+
+
+class NarrowDepthwiseBlocks(DepthwiseBlocks):
+    """The same for images in bfloat16, two vectors of which are widened to even and odd channels.
+
+    Only whole pairs of vectors are in this order; the channels that are left follow as they are.
+    """
+
+    __slots__ = ()
+
+    def fill(self, memory: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> None:
+        order = np.arange(len(weight))
+        paired = len(weight) // (2 * self.nr) * 2 * self.nr
+        pairs = order[:paired].reshape(-1, self.nr, 2)
+        order[:paired] = pairs.transpose(0, 2, 1).ravel()
+        super().fill(memory, weight[order], None if bias is None else bias[order])
 
 
 class GroupedBlocks(DepthwiseBlocks):

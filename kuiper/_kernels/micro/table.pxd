@@ -478,6 +478,15 @@ ctypedef void (*u8_dwrows_fn)(
     const void* residual, Py_ssize_t ldr, const sums_end_t* end,
 ) noexcept nogil
 
+# Depthwise taps over bfloat16, m pixels (fixed per function), one pointer per pixel and tap, with sums
+# in float32 as of dwconv_fn; and DW_ROW windows, as dwrow_fn.  weights: NarrowDepthwiseBlocks, whose
+# whole pairs of vectors hold even channels and then odd ones.
+ctypedef void (*bf16_dwconv_fn)(
+    Py_ssize_t taps, Py_ssize_t channels, const bfloat16_t* const* pixels,
+    const Py_ssize_t* steps, const float* weights, void* y, Py_ssize_t ldy,
+    const void* residual, Py_ssize_t ldr, const sums_end_t* end,
+) noexcept nogil
+
 # Grouped convolution of GROUPED_PIXELS pixels, of which first <= i < GROUPED_PIXELS are written:
 #     y[i, o] = clamp(bias[o] + sum_t,j pixels[t * GROUPED_PIXELS + i][group(o) * terms + j]
 #                                        * weight[t, j, o] + residual[i, o])
@@ -630,6 +639,8 @@ ctypedef struct kernels_t:
     dwconv_fn[MAX_DW_M + 1] f32_dwconv
     # by width and stride of the window; NULL for others
     dwrow_fn[MAX_DW_KW + 1][MAX_DW_STEP + 1] f32_dwrow
+    bf16_dwconv_fn[MAX_DW_M + 1] bf16_dwconv                         # without steps
+    bf16_dwconv_fn[MAX_DW_KW + 1][MAX_DW_STEP + 1] bf16_dwrow
     u8_dwconv_fn[MAX_DW_M + 1] u8_dwconv
     u8_dwrow_fn[MAX_DW_KW + 1][MAX_DW_STEP + 1] u8_dwrow
     u8_dwrows_fn[MAX_DW_KW + 1][MAX_DW_STEP + 1] u8_dwrows
@@ -660,3 +671,12 @@ cdef inline dwrow_fn row_kernel(
     if kernel_w > MAX_DW_KW or stride_w > MAX_DW_STEP or dilation_w != 1:
         return NULL
     return kernels.f32_dwrow[kernel_w][stride_w]
+
+
+cdef inline bf16_dwconv_fn narrow_row_kernel(
+    const kernels_t* kernels, Py_ssize_t kernel_w, Py_ssize_t stride_w, Py_ssize_t dilation_w
+) noexcept nogil:
+    """As `row_kernel`, of bfloat16."""
+    if kernel_w > MAX_DW_KW or stride_w > MAX_DW_STEP or dilation_w != 1:
+        return NULL
+    return kernels.bf16_dwrow[kernel_w][stride_w]

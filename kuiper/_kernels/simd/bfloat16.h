@@ -5,7 +5,7 @@
 #ifndef KUIPER_BFLOAT16_H
 #define KUIPER_BFLOAT16_H
 
-#include "vec.h"
+#include "transpose.h"
 
 typedef uint16_t kp_bf16;
 
@@ -154,6 +154,36 @@ static inline void kp_store_pairs(kp_bf16 *p, kp_vf32 first, kp_vf32 second) {
 }
 static inline kp_vf32 kp_second_of_pairs(kp_vi32 pairs) {
     return kp_from_bits(pairs & kp_splat_int(-0x10000));
+}
+
+/* Vectors of even and of odd values in the order of memory: rounded, and as floats. */
+static inline void kp_store_zipped_bf16(kp_bf16 *p, kp_vf32 even, kp_vf32 odd) {
+#if KP_AVX512 && defined(__AVX512BF16__)
+    static const uint16_t order[32] __attribute__((aligned(64))) = {
+        0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
+        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31,
+    };
+    __m512i halves = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi16(_mm512_load_si512(order), halves));
+#else
+    kp_store_pairs(p, even, odd);
+#endif
+}
+static inline void kp_store_zipped(float *p, kp_vf32 even, kp_vf32 odd) {
+#if KP_LANES == 16
+    kp_store(p, KP_PICK(even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
+    even = KP_PICK(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#elif KP_LANES == 8
+    kp_store(p, KP_PICK(even, odd, 0, 8, 1, 9, 2, 10, 3, 11));
+    even = KP_PICK(even, odd, 4, 12, 5, 13, 6, 14, 7, 15);
+#elif KP_LANES == 4
+    kp_store(p, KP_PICK(even, odd, 0, 4, 1, 5));
+    even = KP_PICK(even, odd, 2, 6, 3, 7);
+#else
+    kp_store(p, even);
+    even = odd;
+#endif
+    kp_store(p + KP_LANES, even);
 }
 
 #endif

@@ -54,6 +54,9 @@ cdef extern from "_kernels/simd/bfloat16.h" nogil:
     void store_pairs "kp_store_pairs"(bfloat16_t*, vf32, vf32) noexcept
     vf32 first_of_pairs "kp_first_of_pairs"(vi32) noexcept
     vf32 second_of_pairs "kp_second_of_pairs"(vi32) noexcept
+    # vectors of even and of odd values, in the order of memory
+    void store_zipped_bf16 "kp_store_zipped_bf16"(bfloat16_t*, vf32, vf32) noexcept
+    void store_zipped "kp_store_zipped"(float*, vf32, vf32) noexcept
 
 
 cdef inline vf32 load_first(const float* x, long n) noexcept nogil:

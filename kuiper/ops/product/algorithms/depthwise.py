@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from kuiper._kernels.conv import conv
-from kuiper._kernels.micro.packed import DepthwiseBlocks
+from kuiper._kernels.micro.packed import DepthwiseBlocks, NarrowDepthwiseBlocks
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.product.algorithms.base import ConvAlgorithm, image_window, voxel_rows
@@ -31,8 +32,13 @@ class Depthwise(ConvAlgorithm):
             )
         return ""
 
+    @property
+    def takes_bfloat16(self) -> bool:  # type: ignore[override]
+        """Whether the image is in bfloat16; results are in either type."""
+        return self.c.x.dtype == BFLOAT16 and not self.c.is_volume
+
     def pack(self, b: Binder) -> TensorView:
-        return pack_depthwise(b, self.c.filters)
+        return pack_depthwise(b, self.c.filters, self.takes_bfloat16)
 
     def bind(self, b: Binder) -> list[Any]:
         c = self.c
@@ -51,16 +57,18 @@ class Depthwise(ConvAlgorithm):
             return [c.count(step)]
         x, packed = b.channels_last(c.x), self.pack(b)
         scratch = b.scratch(conv.depthwise_scratch_bytes(len(taps)))
-        step = conv.DepthwiseStep(
+        kind = conv.NarrowDepthwiseStep if self.takes_bfloat16 else conv.DepthwiseStep
+        step = kind(
             x, packed, c.y, image_window(c, x, taps), c.geometry.kernel, c.geometry.dilation,
             scratch, c.epilogue,
         )  # fmt: skip
         return [c.count(step)]
 
 
-def pack_depthwise(b: Binder, filters: Filters) -> TensorView:
-    """Return the packed filters, one per channel."""
-    matrix = DepthwiseBlocks(filters.shape[0], filters.n_terms)
+def pack_depthwise(b: Binder, filters: Filters, narrow: bool = False) -> TensorView:
+    """Return the packed filters, one per channel, for images in bfloat16 if `narrow`."""
+    kind = NarrowDepthwiseBlocks if narrow else DepthwiseBlocks
+    matrix = kind(filters.shape[0], filters.n_terms)
 
     def fill(memory: np.ndarray) -> None:
         matrix.fill(memory, filters.weight().reshape(filters.shape[0], -1), filters.bias())
