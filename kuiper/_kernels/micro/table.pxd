@@ -478,9 +478,8 @@ ctypedef void (*u8_dwrows_fn)(
     const void* residual, Py_ssize_t ldr, const sums_end_t* end,
 ) noexcept nogil
 
-# Depthwise taps over bfloat16, m pixels (fixed per function), one pointer per pixel and tap, with sums
-# in float32 as of dwconv_fn; and DW_ROW windows, as dwrow_fn.  weights: NarrowDepthwiseBlocks, whose
-# whole pairs of vectors hold even channels and then odd ones.
+# Depthwise taps over bfloat16, with sums in float32, as dwconv_fn without steps; and as dwrow_fn.
+# weights: NarrowDepthwiseBlocks; whole pairs of vectors hold even channels and then odd ones.
 ctypedef void (*bf16_dwconv_fn)(
     Py_ssize_t taps, Py_ssize_t channels, const bfloat16_t* const* pixels,
     const Py_ssize_t* steps, const float* weights, void* y, Py_ssize_t ldy,

@@ -143,6 +143,7 @@ class ExpandDepthwise(ConvolutionRecord[T]):
     in_channels = out_channels = kernel_size = None
     internal = True
     layout = Layout.CHANNELS_LAST
+    bfloat16 = STARTS
 
     def infer(self: ExpandDepthwise[TensorSpec]) -> TensorSpec:
         out = Geometry.of(self).output_extents(self.input.shape[2:])
@@ -159,8 +160,19 @@ class ExpandDepthwise(ConvolutionRecord[T]):
         if self.expand_function is not None:
             act = activation_epilogue(self.expand_function, (self.expand_p0, self.expand_p1))
         channels = self.weight.shape[0]
+        residual = residual_in_float32(b, residual, x, image)
         c = Convolution(x, image, filters, Geometry.of(self), channels, make_epilogue(b, residual))
-        b.step(expand_step(b, c, expand, act))
+        if not c.in_bfloat16:
+            b.step(expand_step(b, c, expand, act))
+            return
+        # In two bytes the image in between is small, and its products are fast: one sweep does not
+        # pay, as measured.
+        shape = (x.shape[0], channels, *x.shape[2:])
+        between = b.temporary(shape, BFLOAT16, Layout.CHANNELS_LAST)
+        point = Geometry((1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
+        bind_convolution(b, Convolution(x, between, expand, point, 1, act))
+        c.x = between
+        bind_convolution(b, c)
 
 
 # Bounds the time to plan a transposed convolution, which grows with the phases of its stride.
