@@ -1,4 +1,4 @@
-# Winograd's F(t x t, 3x3) of images in bfloat16 or of bytes: transforms in float32, their results in
+# Winograd's F(t x t, 3x3) of images in bfloat16 or of bytes: transforms in float32, results in
 # bfloat16.
 #
 # The channels of an image are taken two vectors at a time, the first of each pair as one vector and

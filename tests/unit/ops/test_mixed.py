@@ -72,7 +72,7 @@ def kinds_of(model: Model, x: np.ndarray) -> list[str]:
 
 
 @native
-@pytest.mark.parametrize("size", [(12, 12), (19, 30), (56, 56)], ids=str)
+@pytest.mark.parametrize("size", [(12, 12), (55, 54)], ids=str)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_close_to_exact_sums(name, size):
     graph = network(*NETWORKS[name])
