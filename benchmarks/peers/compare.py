@@ -50,7 +50,7 @@ PEERS = ("onnxruntime", "openvino", "ncnn", "ncnn-batch", "torch", "torchscript"
 PRECISIONS = {
     "float32": ("kuiper", *PEERS),
     "bfloat16": ("kuiper", "kuiper-bfloat16", "openvino-bfloat16", "torch-bfloat16"),
-    "int8": ("kuiper", "kuiper-int8", "onnxruntime-int8", "openvino-int8"),
+    "int8": ("kuiper", "kuiper-int8", "kuiper-mixed", "onnxruntime-int8", "openvino-int8"),
 }
 # Winograd with large tiles, which some peers use, is less accurate; kuiper's bound is tighter.
 # Bytes round more coarsely; the error is printed beside the time.
@@ -62,6 +62,7 @@ TOLERANCE = {
     "openvino-bfloat16": 0.1,
     "torch-bfloat16": 0.1,
     "kuiper-int8": 0.5,
+    "kuiper-mixed": 0.5,
     "onnxruntime-int8": 0.5,
     "openvino-int8": 0.5,
 }
@@ -394,6 +395,13 @@ def parse_arguments() -> argparse.Namespace:
         default=[],
         help="for the same page: figures of other machines, a file for each",
     )
+    parser.add_argument(
+        "--precisions",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="for the same page: figures with --precision, a file for each",
+    )
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md and .svg")
     options = parser.parse_args()
     options.runtimes = split_names(options.runtimes) or list(PRECISIONS[options.precision])
@@ -466,8 +474,8 @@ def main() -> int:
         others = json.loads(options.others.read_text()) if options.others else None
         kinds = json.loads(options.kinds.read_text()) if options.kinds else None
         machines = [json.loads(path.read_text()) for path in options.machines]
-        for path in report.write(
-            results, REPOSITORY / "docs", cold, kernels, variants, others, kinds, machines
-        ):
+        precisions = [json.loads(path.read_text()) for path in options.precisions]
+        pages = [cold, kernels, variants, others, kinds, machines, precisions]
+        for path in report.write(results, REPOSITORY / "docs", *pages):
             print(f"wrote {path}")
     return status

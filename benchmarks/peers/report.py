@@ -9,8 +9,8 @@ from common import table
 
 
 def is_kuiper(cell: dict) -> bool:
-    """Tell kuiper, from whatever checkout, from a peer."""
-    return cell["runtime"].partition("@")[0] == "kuiper"
+    """Tell kuiper, of any checkout and precision, from a peer."""
+    return cell["runtime"].partition("@")[0].partition("-")[0] == "kuiper"
 
 
 def column(runtime: str) -> str:
@@ -90,6 +90,22 @@ def setting_table(models: dict[str, list[dict]]) -> str:
         means.append(f"{geometric_mean(of_runtime.values()):.2f}" if of_runtime else "-")
     rows.append(["geometric mean of the ratios", *means, ""])
     return table(["model", *(column(r) for r in runtimes), "fastest peer"], rows)
+
+
+def error_table(models: dict[str, list[dict]]) -> str:
+    """Lay out the largest differences to PyTorch in float32, in % of the largest result."""
+    runtimes = list(dict.fromkeys(c["runtime"] for cells in models.values() for c in cells))
+    rows = []
+    for model, cells in models.items():
+        errors = {c["runtime"]: f"{100 * c['error']:.2g}" for c in cells if "ms" in c}
+        rows.append([model, *(errors.get(runtime, "-") for runtime in runtimes)])
+    return table(["model", *(column(r) for r in runtimes)], rows)
+
+
+def has_fewer_bits(results: dict) -> bool:
+    """Tell whether a peer computes with fewer bits than float32, so that its errors matter."""
+    runtimes = {cell["runtime"].partition("@")[0] for cell in results["cells"]}
+    return any(runtime.endswith(("-bfloat16", "-int8")) for runtime in runtimes)
 
 
 def scaling_tables(results: dict) -> list[tuple[str, str]]:
@@ -173,6 +189,8 @@ def text(results: dict) -> str:
         title = setting_title(threads, batch)
         parts += ["", f"{title}: {unit} per call (ratio to the fastest peer)"]
         parts.append(setting_table(models))
+        if has_fewer_bits(results):
+            parts += ["", f"{title}: largest error, %", error_table(models)]
     for title, laid_out in scaling_tables(results):
         parts += ["", title, laid_out]
     parts.append("")
@@ -230,7 +248,7 @@ Milliseconds per call, lower is better; in brackets the ratio to the fastest run
 kuiper: below 1 in kuiper's column, kuiper is the fastest. `~` marks a figure disturbed by other
 programs, `-` a missing figure (see the notes).
 
-{pictures}{tables}{others}{kinds}{machines}{variants}{cold}{kernels}
+{pictures}{tables}{precisions}{others}{kinds}{machines}{variants}{cold}{kernels}
 ## The machine and the runtimes
 
 {facts}
@@ -254,6 +272,12 @@ programs, `-` a missing figure (see the notes).
   process that only loads the input. Requirements do not include numpy.
 
 `benchmarks/README.md` has the commands. `python benchmarks peers --write` writes this page.
+"""
+
+PRECISIONS = """\
+kuiper, and its peers at the precision of the table; "kuiper" is float32. Errors are the largest
+differences to PyTorch in float32, in % of the largest result.
+
 """
 
 OTHERS = """\
@@ -382,6 +406,19 @@ def other_tables(others: dict, results: dict) -> str:
     )
 
 
+def precision_tables(precisions: list[dict]) -> str:
+    """Lay out results at fewer bits, with their errors."""
+    parts = []
+    for results in precisions:
+        facts = [describe_machine(results), *versions(results)]
+        parts.append("\n".join(f"- {line}" for line in facts) + "\n")
+        for (threads, batch), models in groups(results).items():
+            title = setting_title(threads, batch)
+            parts.append(f"### {title}\n\n{setting_table(models)}\n")
+            parts.append(f"Errors, %, {title}:\n\n{error_table(models)}\n")
+    return "\n".join(parts)
+
+
 def machine_tables(machines: list[dict]) -> str:
     """Lay out results that were measured on other machines."""
     parts = []
@@ -412,6 +449,7 @@ def write(
     others: dict | None = None,
     kinds: dict | None = None,
     machines: list[dict] | None = None,
+    precisions: list[dict] | None = None,
 ) -> list[Path]:
     """Write ``benchmarks.md`` and a picture per setting into `folder`; return the paths.
 
@@ -433,6 +471,8 @@ def write(
         Results of :mod:`.compare` for ``kinds.KINDS``.
     machines : list of dict, optional
         Results of :mod:`peers` on other machines.
+    precisions : list of dict, optional
+        Results of :mod:`peers` with ``--precision``.
     """
     folder.mkdir(exist_ok=True)
     paths, pictures, tables = [], "", ""
@@ -454,6 +494,9 @@ def write(
             pictures=pictures,
             tables=tables.rstrip() + "\n",
             cold=f"\n## Start, memory, size\n\n{cold_tables(cold)}\n" if cold else "",
+            precisions=f"\n## Fewer bits\n\n{PRECISIONS}{precision_tables(precisions)}"
+            if precisions
+            else "",
             others=f"\n## Other networks\n\n{OTHERS}{other_tables(others, results)}"
             if others
             else "",

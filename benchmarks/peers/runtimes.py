@@ -103,6 +103,15 @@ class KuiperInt8(Kuiper):
         self._model = self._kuiper.load(file)
 
 
+class KuiperMixed(KuiperInt8):
+    """kuiper, quantized, with 3x3 convolutions in bfloat16 where that is faster."""
+
+    def __init__(self, folder: Path, threads: int, batch: int):
+        super().__init__(folder, threads, batch)
+        file = folder / "model.int8.pnnx.param"
+        self._model = self._kuiper.load(file, precision="bfloat16")
+
+
 class OnnxRuntime(Runtime):
     """onnxruntime's CPU provider with all graph optimisations, one operator at a time."""
 
@@ -357,6 +366,7 @@ RUNTIMES = {
     "kuiper-dynamic": KuiperDynamic,
     "kuiper-bfloat16": KuiperBfloat16,
     "kuiper-int8": KuiperInt8,
+    "kuiper-mixed": KuiperMixed,
     "onnxruntime": OnnxRuntime,
     "onnxruntime-dynamic": OnnxRuntimeDynamic,
     "onnxruntime-int8": OnnxRuntimeInt8,
