@@ -224,7 +224,7 @@ def _gains_by_rows(geometry: Geometry, channels: int) -> bool:
     """Tell whether sums along rows of a filter have fewer quads, or longer loops, than by taps."""
     width = geometry.kernel[1]
     has_fewer = padded_to_quads(width * channels) < width * padded_to_quads(channels)
-    return geometry.dilation[1] == 1 and (has_fewer or channels <= 4)
+    return width > 1 and geometry.dilation[1] == 1 and (has_fewer or channels <= 4)
 
 
 def _add_product(

@@ -41,6 +41,8 @@ class FewInputsPairs(ConvAlgorithm):
             return "the input is stored in bfloat16"
         if c.filters.n_terms < MIN_TERMS:
             return f"sums of {c.filters.n_terms} terms, from {MIN_TERMS} on they pay"
+        if c.geometry.kernel[1] == 1:
+            return "the rows of the filter have one column"
         if c.geometry.dilation[1] != 1:
             return f"dilation {c.geometry.dilation}"
         return ""
