@@ -267,13 +267,21 @@ cdef inline void end_vectors(
 ) noexcept nogil:
     """End the sums of m pixels and the first n channels of one vector."""
     cdef float[MAX_DW_M * LANES] sums
+    cdef vf32 low, high, v
     cdef Py_ssize_t size = 2 if end.to_bfloat16 else 4
     cdef int i
+    residual = residual_of(residual, c, end)
+    if ends_in_registers(residual, end):
+        low, high = splat(end.lo), splat(end.hi)
+        for i in range(m):
+            v = acc[i]
+            if residual != NULL:
+                v += load_bf16_first(<const bfloat16_t*> residual + i * ldr, n)
+            store_bf16_first(<bfloat16_t*> y + i * ldy + c, vmin(high, vmax(low, v)), n)
+        return
     for i in range(m):
         store(&sums[i * LANES], acc[i])
-    end_float_sums(
-        m, &sums[0], <char*> y + c * size, ldy, n, residual_of(residual, c, end), ldr, end
-    )
+    end_float_sums(m, &sums[0], <char*> y + c * size, ldy, n, residual, ldr, end)
 
 
 cdef inline void narrow_dwconv_pairs(

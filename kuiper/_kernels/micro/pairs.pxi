@@ -1,5 +1,6 @@
 # Products of bfloat16 (simd/pair_tile.h), and what becomes of their sums.
 
+from libc.math cimport INFINITY
 from libc.string cimport memcpy
 
 from kuiper._kernels.micro.table cimport bf16_gemm_fn, sums_end_t
@@ -75,7 +76,7 @@ cdef void end_float_sums "kp_end_float_sums"(
     cdef vf32 low = splat(end.lo), high = splat(end.hi)
     if residual != NULL and end.residual_first:
         add_residual_rows(m, sums, ld, n, residual, ldr, end.residual_in_bfloat16)
-    i = 0
+    i = 0 if end.lo > -INFINITY or end.hi < INFINITY else m * ld
     while i < m * ld:
         store(sums + i, vmin(high, vmax(low, load(sums + i))))
         i += LANES

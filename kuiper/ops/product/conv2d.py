@@ -162,17 +162,9 @@ class ExpandDepthwise(ConvolutionRecord[T]):
         channels = self.weight.shape[0]
         residual = residual_in_float32(b, residual, x, image)
         c = Convolution(x, image, filters, Geometry.of(self), channels, make_epilogue(b, residual))
-        if not c.in_bfloat16:
-            b.step(expand_step(b, c, expand, act))
-            return
-        # In two bytes the image in between is small, and its products are fast: one sweep does not
-        # pay, as measured.
-        shape = (x.shape[0], channels, *x.shape[2:])
-        between = b.temporary(shape, BFLOAT16, Layout.CHANNELS_LAST)
-        point = Geometry((1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
-        bind_convolution(b, Convolution(x, between, expand, point, 1, act))
-        c.x = between
-        bind_convolution(b, c)
+        if c.in_bfloat16:
+            c.x = b.channels_last(b.stored(x, BFLOAT16))
+        b.step(expand_step(b, c, expand, act))
 
 
 # Bounds the time to plan a transposed convolution, which grows with the phases of its stride.

@@ -15,7 +15,7 @@ from kuiper.ops.product.algorithms import expand
 from ...reference.graph import read_graph, run_graph
 from ...support import assert_outputs, assert_same_bits
 from ...support.textgraph import conv, files_of, graph_of, text, values
-from ...support.workbench import ISAS, isa
+from ...support.workbench import ISAS, PAIR_ISAS, isa
 
 # A function of this name hides the module, so `from ... import` cannot reach it.
 fuse_expand = import_module("kuiper.passes.optimize.fuse_expand")
@@ -95,6 +95,22 @@ def test_the_fused_kernel_gives_the_bits_of_two_convolutions(name, variant, monk
         assert types(model, [x]).count(FUSED) == 1
         assert np.std(expected) > 0
         assert_same_bits(model(x), expected, name)
+
+
+@pytest.mark.parametrize("variant", PAIR_ISAS)
+@pytest.mark.parametrize("ring", [1, expand.RING_BYTES])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_fused_kernel_gives_the_same_bits_in_bfloat16(name, ring, variant, monkeypatch):
+    # A product after the block, whose input is stored in bfloat16.
+    graph, x = block(name, [conv("z", "q", "y", BLOCKS[name][1], 8)])
+    monkeypatch.setattr(expand, "RING_BYTES", ring)
+    with isa(variant):
+        expected = run_unfused(graph, monkeypatch, x, precision="bfloat16")
+        for threads in (1, 3):
+            model = Model(graph, precision="bfloat16", threads=threads)
+            assert types(model, [x]).count(FUSED) == 1
+            assert_same_bits(model(x), expected, name)
+        assert_outputs([expected], [Model(graph)(x)], 0.02, name)
 
 
 @pytest.mark.parametrize("variant", ISAS)

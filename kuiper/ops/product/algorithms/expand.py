@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kuiper._kernels.micro.packed import PackedMatrix
+from kuiper._kernels.micro import packing
+from kuiper._kernels.micro.packed import PackedMatrix, PairPanels
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import Epilogue
 from kuiper.ops.product.algorithms.base import Choice, Convolution
@@ -29,17 +31,26 @@ def expand_step(
     """Return the step of the 1x1 convolution `expand` and the depthwise convolution `c`.
 
     ``c.x`` is the input of `expand`.  Of the wide image in between, only a ring of the rows that
-    the depthwise filters read exists.
+    the depthwise filters read exists; its elements have the type of the input.
     """
     from kuiper._kernels.conv import expand_depthwise as kernel
 
     x, geometry = c.x, c.geometry
     channels, in_channels = expand.shape[:2]
-    first = b.packed(
-        [ExpandPanels(channels, in_channels)],
-        lambda memory: fill_groups(memory, expand, expand.bias(), 1, b.n_threads),
-    )
-    second = pack_depthwise(b, c.filters)
+    narrow = x.dtype == BFLOAT16
+    if narrow:
+        first = b.packed(
+            [PairPanels(channels, 1, in_channels)],
+            lambda memory: fill_groups(
+                memory, expand, expand.bias(), 1, b.n_threads, packing.pack_pairs
+            ),
+        )
+    else:
+        first = b.packed(
+            [ExpandPanels(channels, in_channels)],
+            lambda memory: fill_groups(memory, expand, expand.bias(), 1, b.n_threads),
+        )
+    second = pack_depthwise(b, c.filters, narrow)
     windows = geometry.kernel, geometry.stride, geometry.dilation, geometry.origin
     ring = kernel.Ring(x, c.y, *windows, RING_BYTES)
     step = kernel.ExpandDepthwiseStep(
