@@ -15,11 +15,13 @@ include "resize.pxi"
 include "rows.pxi"
 include "gemm.pxi"
 include "few_outputs.pxi"
+include "dwrow.pxi"
 include "dot.pxi"
 include "pairs.pxi"
 include "bytes.pxi"
 include "strassen.pxi"
 include "dwconv.pxi"
+include "narrow_dwconv.pxi"
 include "grouped.pxi"
 include "winograd_points.pxi"
 include "winograd_strided.pxi"
@@ -48,6 +50,7 @@ cdef void fill_table() noexcept:
     fill_bytes(&kernels)
     fill_strassen(&kernels)
     fill_dwconv(&kernels)
+    fill_narrow_dwconv(&kernels)
     fill_grouped(&kernels)
     fill_winograd(&kernels)
     fill_winograd_pairs(&kernels)

@@ -9,6 +9,8 @@ cdef extern from "_kernels/simd/variant.h":
 
 include "../simd/vec.pxi"
 include "pairs.pxi"
+include "dwrow.pxi"
+include "narrow_dwconv.pxi"
 include "winograd_points.pxi"
 include "winograd_pairs.pxi"
 
@@ -20,5 +22,6 @@ def extended(table):
     global kernels
     kernels = (<const kernels_t*> PyCapsule_GetPointer(table, "kuiper.kernels"))[0]
     fill_pairs(&kernels)
+    fill_narrow_dwconv(&kernels)
     fill_winograd_pairs(&kernels)
     return PyCapsule_New(&kernels, "kuiper.kernels", NULL)

@@ -17,7 +17,6 @@ cdef extern from "_kernels/simd/dot_tile.h" nogil:
     vf32 number "kp_number"(vf32) noexcept              # 0 for NaN
     vi32 load_ints "kp_load_ints"(const int32_t*) noexcept
     void store_ints "kp_store_ints"(int32_t*, vi32) noexcept
-    vf32 load_bytes "kp_load_bytes"(const uint8_t*, long) noexcept
     void store_bytes "kp_store_bytes"(uint8_t*, vi32, long) noexcept
     vi32 larger_int "kp_larger_int"(vi32, vi32) noexcept
     int largest_int "kp_largest_int"(vi32) noexcept

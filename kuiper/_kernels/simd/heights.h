@@ -10,12 +10,10 @@
 #include <Python.h>
 #include <stdint.h>
 
+#include "sizes.h"
 #include "sums.h"
 
-#define KP_HEIGHTS_8(F) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8)
 #define KP_HEIGHTS_14(F) KP_HEIGHTS_8(F) F(9) F(10) F(11) F(12) F(13) F(14)
-#define KP_BYTE_WINDOWS(F) F(3, 1) F(3, 2) F(5, 1) F(5, 2)
-#define KP_WINDOWS(F) KP_BYTE_WINDOWS(F) F(7, 1)
 
 /* The factors of a sum: rows times one panel, or rows times one panel per product. */
 #define KP_GEMM_SUM                                                                               \
@@ -36,12 +34,6 @@
 #define KP_BYTE_OUT                                                                               \
     const void *weights, const float *factor, void *y, Py_ssize_t ldy, const void *residual,     \
         Py_ssize_t ldr, const kp_sums_end *end
-/* The same of bfloat16; `steps` of rows only. */
-#define KP_NARROW_SUM                                                                             \
-    Py_ssize_t taps, Py_ssize_t channels, const uint16_t *const *pixels, const Py_ssize_t *steps, \
-        const float *weights
-#define KP_NARROW_OUT                                                                             \
-    void *y, Py_ssize_t ldy, const void *residual, Py_ssize_t ldr, const kp_sums_end *end
 /* The result: y = clamp(sum + residual). */
 #define KP_OUT float *y, Py_ssize_t ldy
 #define KP_EPILOGUE const float *residual, Py_ssize_t ldr, float lo, float hi
@@ -49,7 +41,6 @@
 typedef void (*kp_gemm_fn)(KP_GEMM_SUM, KP_OUT, Py_ssize_t n, KP_EPILOGUE);
 typedef void (*kp_chain_fn)(KP_CHAIN_SUM, KP_OUT, Py_ssize_t n, KP_EPILOGUE);
 typedef void (*kp_depthwise_fn)(KP_DEPTHWISE_SUM, KP_OUT, KP_EPILOGUE);
-typedef void (*kp_narrow_dwconv_fn)(KP_NARROW_SUM, KP_NARROW_OUT);
 typedef void (*kp_byte_dwconv_fn)(KP_BYTE_SUM, KP_BYTE_OUT);
 typedef void (*kp_byte_dwrow_fn)(KP_BYTE_ROW, KP_BYTE_OUT);
 
@@ -58,8 +49,6 @@ static CYTHON_INLINE void kp_chain_rows(int m, KP_CHAIN_SUM, KP_OUT, Py_ssize_t 
 static CYTHON_INLINE void kp_dwconv_pixels(
     int m, int scattered, KP_DEPTHWISE_SUM, KP_OUT, KP_EPILOGUE);
 static CYTHON_INLINE void kp_dwrow_pixels(int kw, int s, KP_DEPTHWISE_SUM, KP_OUT, KP_EPILOGUE);
-static CYTHON_INLINE void kp_narrow_dwconv_pixels(int m, KP_NARROW_SUM, KP_NARROW_OUT);
-static CYTHON_INLINE void kp_narrow_dwrow_pixels(int kw, int s, KP_NARROW_SUM, KP_NARROW_OUT);
 static CYTHON_INLINE void kp_byte_dwconv_pixels(int m, KP_BYTE_SUM, KP_BYTE_OUT);
 static CYTHON_INLINE void kp_byte_dwrow_pixels(int kw, int s, KP_BYTE_ROW, KP_BYTE_OUT);
 
@@ -90,18 +79,6 @@ static CYTHON_INLINE void kp_byte_dwrow_pixels(int kw, int s, KP_BYTE_ROW, KP_BY
             kw, s, taps, channels, pixels, steps, weights, y, ldy, residual, ldr, lo, hi          \
         );                                                                                        \
     }
-#define KP_NARROW_DWCONV(m)                                                                       \
-    static void kp_narrow_dwconv_##m(KP_NARROW_SUM, KP_NARROW_OUT) {                              \
-        kp_narrow_dwconv_pixels(                                                                  \
-            m, taps, channels, pixels, steps, weights, y, ldy, residual, ldr, end                 \
-        );                                                                                        \
-    }
-#define KP_NARROW_DWROW(kw, s)                                                                    \
-    static void kp_narrow_dwrow_##kw##_##s(KP_NARROW_SUM, KP_NARROW_OUT) {                        \
-        kp_narrow_dwrow_pixels(                                                                   \
-            kw, s, taps, channels, pixels, steps, weights, y, ldy, residual, ldr, end             \
-        );                                                                                        \
-    }
 #define KP_BYTE_DWCONV(m)                                                                         \
     static void kp_byte_dwconv_##m(KP_BYTE_SUM, KP_BYTE_OUT) {                                    \
         kp_byte_dwconv_pixels(                                                                    \
@@ -119,8 +96,6 @@ KP_HEIGHTS_14(KP_GEMM)
 KP_HEIGHTS_14(KP_CHAIN)
 KP_HEIGHTS_8(KP_DWCONV)
 KP_WINDOWS(KP_DWROW)
-KP_HEIGHTS_8(KP_NARROW_DWCONV)
-KP_WINDOWS(KP_NARROW_DWROW)
 KP_HEIGHTS_8(KP_BYTE_DWCONV)
 KP_BYTE_WINDOWS(KP_BYTE_DWROW)
 
@@ -136,14 +111,6 @@ static void kp_enter_dwconv(kp_depthwise_fn *table) { KP_HEIGHTS_8(KP_ENTER) }
 /* table[kw][s], with n_steps columns. */
 #define KP_ENTER(kw, s) table[kw * n_steps + s] = kp_dwrow_##kw##_##s;
 static void kp_enter_dwrow(kp_depthwise_fn *table, int n_steps) { KP_WINDOWS(KP_ENTER) }
-#undef KP_ENTER
-#define KP_ENTER(m) table[m] = kp_narrow_dwconv_##m;
-static void kp_enter_narrow_dwconv(kp_narrow_dwconv_fn *table) { KP_HEIGHTS_8(KP_ENTER) }
-#undef KP_ENTER
-#define KP_ENTER(kw, s) table[kw * n_steps + s] = kp_narrow_dwrow_##kw##_##s;
-static void kp_enter_narrow_dwrow(kp_narrow_dwconv_fn *table, int n_steps) {
-    KP_WINDOWS(KP_ENTER)
-}
 #undef KP_ENTER
 #define KP_ENTER(m) table[m] = kp_byte_dwconv_##m;
 static void kp_enter_byte_dwconv(kp_byte_dwconv_fn *table) { KP_HEIGHTS_8(KP_ENTER) }
