@@ -5,9 +5,6 @@ from libc.stdint cimport uint8_t
 
 from kuiper._kernels.micro.table cimport DW_ROW, MAX_DW_KW
 
-cdef extern from "_kernels/simd/dot.h" nogil:
-    vf32 load_bytes "kp_load_bytes"(const uint8_t*, long) noexcept
-
 # The elements of pixels.  Two vectors of bfloat16 are loaded at once and widened to even and odd
 # channels, by one instruction each.
 cdef enum:

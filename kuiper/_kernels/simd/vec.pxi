@@ -1,6 +1,8 @@
 # The vector type of the micro-kernels, see vec.h: to Cython `vf32` is a float, so that `a * b + c`
 # compiles; to the C compiler it is a register of LANES floats.
 
+from libc.stdint cimport uint8_t
+
 from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
 
 cdef extern from "_kernels/simd/vec.h" nogil:
@@ -57,6 +59,9 @@ cdef extern from "_kernels/simd/bfloat16.h" nogil:
     # vectors of even and of odd values, in the order of memory
     void store_zipped_bf16 "kp_store_zipped_bf16"(bfloat16_t*, vf32, vf32) noexcept
     void store_zipped "kp_store_zipped"(float*, vf32, vf32) noexcept
+
+cdef extern from "_kernels/simd/dot.h" nogil:
+    vf32 load_bytes "kp_load_bytes"(const uint8_t*, long) noexcept              # n <= LANES
 
 
 cdef inline vf32 load_first(const float* x, long n) noexcept nogil:
