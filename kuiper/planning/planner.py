@@ -462,16 +462,28 @@ class Planner:
         self.buffers.append(buffer)
         return buffer
 
-    def widen_inputs(self, operator: Operator) -> dict[Operand, TensorView]:
+    def widen_inputs(self, operator: Operator) -> dict[Operand, Any]:
         """Convert the inputs of an operator that takes float32 only; return them unconverted."""
-        narrow = {
-            operand: value
-            for operand in dict.fromkeys(operator.inputs)
-            if isinstance(value := self.values[operand], TensorView) and value.dtype == BFLOAT16
-        }
-        for operand, value in narrow.items():
-            self.values[operand] = self.converted(value, FLOAT32, operator.name)
+        narrow = {}
+        for operand in dict.fromkeys(operator.inputs):
+            value = self.values[operand]
+            self.values[operand] = self.widened(value, operator.name)
+            if self.values[operand] is not value:
+                narrow[operand] = value
         return narrow
+
+    def widened(self, value: Any, name: str) -> Any:
+        """Return a value with all tensors in bfloat16 converted, those of lists included."""
+        if isinstance(value, TensorView):
+            return self.converted(value, FLOAT32, name) if value.dtype == BFLOAT16 else value
+        if isinstance(value, StaticValue):
+            inner = self.widened(value.value, name)
+            return value if inner is value.value else StaticValue(inner)
+        if isinstance(value, tuple | list):
+            items = [self.widened(item, name) for item in value]
+            if any(a is not b for a, b in zip(items, value, strict=True)):
+                return type(value)(items)
+        return value
 
     def converted(self, value: TensorView, dtype: np.dtype, name: str) -> TensorView:
         """Return `value` in an element type and its layout; a conversion is shared."""

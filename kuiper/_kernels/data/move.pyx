@@ -11,11 +11,13 @@ from libc.string cimport memcpy
 from kuiper._kernels.data.strided cimport advance, cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.table cimport kernels_t
+from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
 from kuiper._runtime.step cimport Step, at, ref_t, shard_start
 
 import numpy as np
 
 from kuiper._kernels.data.loops import copy_loops
+from kuiper.ir import dtypes
 
 cdef enum:
     SHARD_BYTES = 8192   # fewest bytes of a shard that are worth a thread
@@ -204,8 +206,15 @@ cdef class FillStep(CopyStep):
 
     def __init__(self, target, number):
         cdef bytes item
+        cdef float wide
+        cdef uint16_t half
+        is_bfloat16 = target.dtype == dtypes.BFLOAT16
         with np.errstate(all="ignore"):  # a float64 beyond the range of float32 becomes infinity
-            item = np.array(number).astype(target.dtype).tobytes()
+            item = np.array(number).astype(np.float32 if is_bfloat16 else target.dtype).tobytes()
+        if is_bfloat16:
+            memcpy(&wide, <const char*> item, sizeof(float))
+            active().f32_to_bf16(1, &wide, <bfloat16_t*> &half)
+            item = (<const char*> &half)[:sizeof(half)]
         self.p.y = self.ref(target)
         self.p.is_fill = True
         memcpy(&self.p.pattern, <const char*> item, len(item))

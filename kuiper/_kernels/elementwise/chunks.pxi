@@ -40,15 +40,24 @@ cdef struct step_t:
     int target             # the block of the result
     bint is_held           # whether the result remains valid for later chunks
 
-# A tensor of bytes stands for the floats (byte - zero) * factor.
-cdef struct bytes_t:
-    bint is_bytes          # else float32
+cdef enum element_t:
+    FLOAT32
+    BFLOAT16
+    BYTE
+
+# How a tensor is stored.  A byte stands for the float (byte - zero) * factor.
+cdef struct stored_t:
+    element_t element
     float factor           # the scale; its inverse for a result
     int zero
 
+ctypedef fused narrow_t:
+    uint8_t
+    uint16_t               # bfloat16
+
 cdef struct input_t:
     ref_t ref
-    bytes_t bytes
+    stored_t stored
     const float* fixed     # the data of a constant array; NULL for an operand
     int varies
     int block              # the block that receives a copy of each chunk; -1: read in memory
@@ -63,7 +72,7 @@ cdef struct program_t:
     step_t* steps          # (n_steps,)
     operation_t* operations  # the links of all chains
     ref_t y                # any strides
-    bytes_t y_bytes
+    stored_t y_stored
     Py_ssize_t y_row       # strides of the two innermost loops, in elements
     Py_ssize_t y_column
     bint is_direct         # whether the last step writes to the result's memory
@@ -88,7 +97,7 @@ cdef struct view_t:
 cdef void elementwise_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
-    """Run a program over broadcast float32 tensors.
+    """Run a program over broadcast tensors of float32, bfloat16 or bytes, in float32.
 
     Layout : any strides; inputs broadcast by strides of 0
     Needs  : the result overlaps no input, except one with the same address and strides
@@ -121,7 +130,7 @@ cdef void elementwise_run(
             data = <const char*> x.fixed
             if data == NULL:
                 data = at(slots, x.ref)
-            data += cursor.offset[i] * item_size(&x.bytes)
+            data += cursor.offset[i] * item_size(&x.stored)
             if x.block < 0:
                 views[i].data, views[i].row, views[i].column = <const float*> data, x.row, x.column
             else:
@@ -132,13 +141,13 @@ cdef void elementwise_run(
             before[i] = data
         columns_before = columns
         data = at(slots, p.y)
-        data += cursor.offset[p.n_inputs] * item_size(&p.y_bytes)
+        data += cursor.offset[p.n_inputs] * item_size(&p.y_stored)
         run_chunk(p, views, scratch, is_fresh, rows, columns, <char*> data)
         advance(&p.chunks, p.n_inputs + 1, &cursor)
 
 
-cdef inline Py_ssize_t item_size(const bytes_t* bytes) noexcept nogil:
-    return 1 if bytes.is_bytes else sizeof(float)
+cdef inline Py_ssize_t item_size(const stored_t* stored) noexcept nogil:
+    return 1 if stored.element == BYTE else 2 if stored.element == BFLOAT16 else 4
 
 
 cdef inline view_t without_gaps(const float* data, int varies, Py_ssize_t columns) noexcept nogil:
@@ -163,8 +172,11 @@ cdef void gather(
         rows = 1
     if not x.varies & COLUMNS:
         columns = 1
-    if x.bytes.is_bytes:
-        gather_bytes(p, x, <const uint8_t*> source, rows, columns, block)
+    if x.stored.element == BYTE:
+        gather_narrow(p, x, <const uint8_t*> source, rows, columns, block)
+        return
+    if x.stored.element == BFLOAT16:
+        gather_narrow(p, x, <const uint16_t*> source, rows, columns, block)
         return
     if x.row == 1 and x.column > 1:
         p.kernels.b32_transpose(data, x.column, block, columns, columns, rows)
@@ -174,12 +186,21 @@ cdef void gather(
             block[i * columns + j] = data[i * x.row + j * x.column]
 
 
-cdef void gather_bytes(
-    const program_t* p, const input_t* x, const uint8_t* data,
+cdef inline void widen(
+    const program_t* p, const input_t* x, Py_ssize_t n, const narrow_t* data, float* y
+) noexcept nogil:
+    if narrow_t is uint8_t:
+        p.kernels.u8_to_f32(n, data, y, x.stored.factor, x.stored.zero)
+    else:
+        p.kernels.typed_convert(typed.BFLOAT16, typed.FLOAT32, n, data, y)
+
+
+cdef inline void gather_narrow(
+    const program_t* p, const input_t* x, const narrow_t* data,
     Py_ssize_t rows, Py_ssize_t columns, float* block,
 ) noexcept nogil:
-    """Widen a chunk of bytes into a block of floats."""
-    cdef uint8_t[MAX_CHUNK] dense
+    """Widen a chunk of bytes or bfloat16 into a block of floats."""
+    cdef narrow_t[MAX_CHUNK] dense
     cdef Py_ssize_t i, j
     if columns == 1 or x.column == 1:
         if rows == 1 or (x.row == columns and columns > 1) or (x.row == 1 and columns == 1):
@@ -187,14 +208,12 @@ cdef void gather_bytes(
             rows = 1
         if rows == 1 or columns >= SHORT_ROW:
             for i in range(rows):
-                p.kernels.u8_to_f32(
-                    columns, data + i * x.row, block + i * columns, x.bytes.factor, x.bytes.zero
-                )
+                widen(p, x, columns, data + i * x.row, block + i * columns)
             return
     for i in range(rows):
         for j in range(columns):
             dense[i * columns + j] = data[i * x.row + j * x.column]
-    p.kernels.u8_to_f32(rows * columns, dense, block, x.bytes.factor, x.bytes.zero)
+    widen(p, x, rows * columns, <const narrow_t*> dense, block)
 
 
 cdef void run_chunk(
@@ -229,8 +248,10 @@ cdef void run_chunk(
             run_step(p, step, views, scratch, columns, False, 1, 1, target, 1)
     if not p.is_direct:
         result = without_gaps(target, step.varies, columns)
-        if p.y_bytes.is_bytes:
-            scatter_bytes(p, result, rows, columns, <uint8_t*> y)
+        if p.y_stored.element == BYTE:
+            scatter_narrow(p, result, rows, columns, <uint8_t*> y)
+        elif p.y_stored.element == BFLOAT16:
+            scatter_narrow(p, result, rows, columns, <uint16_t*> y)
         else:
             scatter(result, rows, columns, <float*> y, p.y_row, p.y_column)
 
@@ -318,24 +339,31 @@ cdef void scatter(
             y[i * y_row + j * y_column] = x.data[i * x.row + j * x.column]
 
 
-cdef void scatter_bytes(
-    const program_t* p, view_t x, Py_ssize_t rows, Py_ssize_t columns, uint8_t* y
+cdef inline void narrow(
+    const program_t* p, Py_ssize_t n, const float* x, narrow_t* y
 ) noexcept nogil:
-    """Narrow a value to bytes, and broadcast it to a chunk of the result."""
-    cdef uint8_t[MAX_CHUNK] dense
+    if narrow_t is uint8_t:
+        p.kernels.f32_to_u8(n, x, y, p.y_stored.factor, p.y_stored.zero)
+    else:
+        p.kernels.f32_to_bf16(n, x, y)
+
+
+cdef inline void scatter_narrow(
+    const program_t* p, view_t x, Py_ssize_t rows, Py_ssize_t columns, narrow_t* y
+) noexcept nogil:
+    """Narrow a value to bytes or bfloat16, and broadcast it to a chunk of the result."""
+    cdef narrow_t[MAX_CHUNK] dense
     cdef Py_ssize_t i, j
     cdef Py_ssize_t x_rows = rows if x.row else 1, x_columns = columns if x.column else 1
     if x.row and x.column and p.y_column == 1:
         if p.y_row == columns:
-            p.kernels.f32_to_u8(rows * columns, x.data, y, p.y_bytes.factor, p.y_bytes.zero)
+            narrow(p, rows * columns, x.data, y)
             return
         if columns >= SHORT_ROW:
             for i in range(rows):
-                p.kernels.f32_to_u8(
-                    columns, x.data + i * x.row, y + i * p.y_row, p.y_bytes.factor, p.y_bytes.zero
-                )
+                narrow(p, columns, x.data + i * x.row, y + i * p.y_row)
             return
-    p.kernels.f32_to_u8(x_rows * x_columns, x.data, dense, p.y_bytes.factor, p.y_bytes.zero)
+    narrow(p, x_rows * x_columns, x.data, <narrow_t*> dense)
     for i in range(rows):
         for j in range(columns):
             y[i * p.y_row + j * p.y_column] = dense[i * x.row + j * x.column]

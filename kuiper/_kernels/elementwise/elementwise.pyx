@@ -15,12 +15,13 @@ such values are repeated to the size of a chunk, so that loops over full tensors
 
 from cpython.buffer cimport PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
 from cython.parallel cimport prange
-from libc.stdint cimport uint8_t, uintptr_t
+from libc.stdint cimport uint8_t, uint16_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
 from kuiper._kernels.data.strided cimport (
     MAX_LOOPS, advance, cursor_t, fill_strided, seek, strided_t,
 )
+from kuiper._kernels.micro cimport element_functions as typed
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.table cimport (
     LINK_ADD_PRODUCT, LINK_LOAD, LINK_STORE, MAX_LINKS, N_LINKS, binary_fn, chain_t,
@@ -33,6 +34,7 @@ import numpy as np
 from kuiper._kernels.data.loops import strided_loops
 from kuiper._kernels.elementwise.chains import find_passes, insert_copies, reads_of
 from kuiper.errors import KuiperError
+from kuiper.ir import dtypes
 
 cdef enum:
     MAX_INPUTS = 64
@@ -81,13 +83,14 @@ cdef class ElementwiseStep(Step):
     ----------
     program : ElementwiseProgram
     inputs : sequence of (TensorView or numpy.ndarray)
-        One float32 tensor per source of the program, broadcastable to the result.  An array is a
-        constant; the step keeps a reference to it.
+        One tensor per source of the program, broadcastable to the result: float32, bfloat16, or
+        bytes with a scale.  An array is a constant of float32; the step keeps a reference to it.
     output : TensorView
-        Of the program's shape.  It overlaps no input, except one with the same address and strides.
+        Of the program's shape.  It overlaps no input, except one with the same address, strides
+        and element type.
     scales : sequence of ((float, int) or None), optional
-        A scale and a zero point for each input, then for the output, that is bytes; None for one
-        of float32.  Bytes become floats as a chunk is loaded or stored.
+        A scale and a zero point for each input, then for the output, that is bytes; None for the
+        others.  Bytes and bfloat16 are widened as a chunk is loaded, and narrowed as it is stored.
 
     Raises
     ------
@@ -110,8 +113,7 @@ cdef class ElementwiseStep(Step):
             3 * len(program.instructions), sizeof(operation_t)
         )
         self.keep = []
-        if scales is not None:
-            self._set_scales(scales)
+        self._set_elements([*inputs, output], scales)
         strides = [self._place(i, value, program.shape) for i, value in enumerate(inputs)]
         self.p.y = self.ref(output)
         outer = self._arrange(program.shape, output.strides, strides)
@@ -130,25 +132,27 @@ cdef class ElementwiseStep(Step):
         cost = sum(COSTS[i.name] for i in program.instructions)
         self.max_shards = max(1, min(self.p.chunks.count, <Py_ssize_t> (size * cost) // SHARD_COST))
         self.flops = float(size * len(program.instructions))
-        self.bytes = 4.0 * (size + sum(value.size for value in inputs))
-        if scales is not None:
-            self.bytes = float(output.n_bytes + sum(value.n_bytes for value in inputs))
+        self.bytes = <double> size * item_size(&self.p.y_stored)
+        for i, value in enumerate(inputs):
+            self.bytes += <double> value.size * item_size(&self.p.inputs[<int> i].stored)
 
     def __dealloc__(self):
         free(self.p.inputs)
         free(self.p.steps)
         free(self.p.operations)
 
-    cdef _set_scales(self, scales):
-        """Record the scales and zero points of inputs and output."""
+    cdef _set_elements(self, values, scales):
+        """Record how the inputs, then the output, are stored."""
         cdef int i
-        cdef bytes_t* target
-        for i, found in enumerate(scales):
-            if found is not None:
-                is_result = i == self.p.n_inputs
-                target = &self.p.y_bytes if is_result else &self.p.inputs[i].bytes
-                scale, target.zero = found
-                target.is_bytes = True
+        cdef stored_t* target
+        for i, value in enumerate(values):
+            is_result = i == self.p.n_inputs
+            target = &self.p.y_stored if is_result else &self.p.inputs[i].stored
+            if value.dtype == dtypes.BFLOAT16:
+                target.element = BFLOAT16
+            elif scales is not None and scales[i] is not None:
+                scale, target.zero = scales[i]
+                target.element = BYTE
                 target.factor = np.float32(1) / np.float32(scale) if is_result else scale
 
     cdef _place(self, int i, value, shape):
@@ -204,7 +208,7 @@ cdef class ElementwiseStep(Step):
         for i in range(self.p.n_inputs):
             x = &self.p.inputs[i]
             x.block = -1
-            if x.bytes.is_bytes:
+            if x.stored.element != FLOAT32:
                 x.block = n_blocks
                 if is_short and x.varies & ROWS:
                     x.varies = BOTH
@@ -339,7 +343,7 @@ cdef class ElementwiseStep(Step):
         """Tell whether a step can write to the result's memory directly."""
         return (
             self.p.y_column == 1
-            and not self.p.y_bytes.is_bytes
+            and self.p.y_stored.element == FLOAT32
             and (varies & COLUMNS != 0 or self.p.n_columns == 1)
             and (varies & ROWS != 0 or self.p.n_rows == 1)
         )
@@ -391,10 +395,11 @@ cdef class _ArrayView:
 
     cdef readonly Py_ssize_t slot, offset_bytes, size
     cdef readonly tuple shape, strides
+    cdef readonly object dtype
 
     def __init__(self, Py_ssize_t slot, array):
         self.slot, self.offset_bytes = slot, 0
-        self.shape, self.size = array.shape, array.size
+        self.shape, self.size, self.dtype = array.shape, array.size, array.dtype
         self.strides = tuple(stride // 4 for stride in array.strides)
 
 

@@ -11,6 +11,7 @@ from kuiper._kernels.elementwise.typed import TYPES, TypedStep, is_possible
 from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.functions import EXTENDED
 from kuiper.expression.promotion import is_number, result_dtype
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import BufferKind, Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import convert
@@ -75,7 +76,11 @@ class TypedProgram:
             v for v, _ in self.inputs if v.shape == shape and v.buffer.kind != BufferKind.CONSTANT
         ]
         like = next((v for v in whole if not v.is_contiguous), Layout.CONTIGUOUS)
-        self.b.step(self.step(self.b.output(layout=like)))
+        output = self.b.output(layout=like)
+        y = self.b.temporary(shape) if output.dtype == BFLOAT16 else output
+        self.b.step(self.step(y))
+        if y is not output:
+            self.b.copy(y, output)
 
 
 def bind_function(b: Binder, name: str, dtype: np.dtype, operands: Sequence[Any]) -> None:

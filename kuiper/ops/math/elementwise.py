@@ -24,9 +24,10 @@ from kuiper.expression import (
 )
 from kuiper.expression.functions import EXTENDED
 from kuiper.expression.promotion import is_number
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import BufferKind, Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.record import FOLLOWS, Record, T, record
 from kuiper.ops.core.schema import Argument, StaticValue, Tensors, field
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class Expression(Record[T]):
     operands: list[T] = Tensors()
     expr: Any = field(_ExpressionText)()
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
 
     def verify(self, op: Operator) -> None:
         try:
@@ -152,7 +154,11 @@ class Expression(Record[T]):
         return result if isinstance(result, TensorSpec) else StaticValue(result)
 
     def bind(self: Expression[TensorView], b: Binder) -> None:
-        result = _fold(self)
+        known = [_in_float32(operand) for operand in self.operands]
+        result = _fold(Expression(expr=self.expr, operands=known))
+        for operand, other in zip(self.operands, known, strict=True):
+            if result is other:
+                result = operand
         if isinstance(result, ElementwiseProgram):
             _bind_program(b, result, self.operands)
         elif isinstance(result, Deferred):
@@ -213,6 +219,7 @@ class Formula(Record[T]):
 
     batch = "elementwise"
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
 
     def formula(self) -> tuple[Node, list[Any]]:
         raise NotImplementedError
@@ -222,13 +229,23 @@ class Formula(Record[T]):
         return Expression[TensorSpec](expr=tree, operands=operands).infer()
 
     def bind(self: Formula[TensorView], b: Binder) -> None:
-        tree, operands = self.formula()
+        known = {name: _in_float32(value) for name, value in vars(self).items()}
+        views = {id(known[name]): value for name, value in vars(self).items()}
+        tree, operands = type(self)(**known).formula()
+        operands = [views.get(id(operand), operand) for operand in operands]
         Expression[TensorView](expr=tree, operands=operands).bind(b)
+
+
+def _in_float32(value: Any) -> Any:
+    """Return the spec of a tensor that is stored in bfloat16; expressions compute in float32."""
+    if isinstance(value, TensorView) and value.dtype == BFLOAT16:
+        return TensorSpec(value.shape)
+    return value
 
 
 def bind_tree(b: Binder, tree: Node, operands: Sequence[TensorView]) -> None:
     """Bind the output of the current operator to an elementwise expression of float32 values."""
-    _bind_program(b, fold(tree, list(operands)), operands)
+    _bind_program(b, fold(tree, list(map(_in_float32, operands))), operands)
 
 
 def write_tree(b: Binder, tree: Node, operands: Sequence[TensorView], y: TensorView) -> None:
@@ -236,7 +253,7 @@ def write_tree(b: Binder, tree: Node, operands: Sequence[TensorView], y: TensorV
 
     References in the tree number the operands, which broadcast to the shape of `y`.
     """
-    program = fold(tree, list(operands))
+    program = fold(tree, list(map(_in_float32, operands)))
     _add_step(b, program, sources_of(b, program.sources, operands), y)
 
 
@@ -267,7 +284,7 @@ def output_like(b: Binder, inputs: Sequence[TensorView], shape: tuple[int, ...])
         return b.output(
             layout=Layout.CHANNELS_LAST if images and len(shape) == 4 else Layout.CONTIGUOUS
         )
-    return b.output(layout=like, reuse=_first_dying(whole, b.output_spec().dtype))
+    return b.output(layout=like, reuse=_first_dying(whole, b.output_dtype()))
 
 
 def _add_step(
@@ -288,7 +305,10 @@ def _first_dying(values: Sequence[TensorView], dtype: np.dtype) -> TensorView | 
 def _bind_deferred(b: Binder, result: Deferred, operands: Any) -> None:
     from kuiper.ops.core.typed import typed_program
 
-    inputs = sources_of(b, result.sources, operands)
+    inputs = [
+        b.stored(value, np.dtype(np.float32)) if value.dtype == BFLOAT16 else value
+        for value in sources_of(b, result.sources, operands)
+    ]
     program = typed_program(b, result.tree, inputs)
     if program is not None:
         program.finish()
@@ -305,4 +325,8 @@ def _bind_deferred(b: Binder, result: Deferred, operands: Any) -> None:
             raise OperatorError(f"{label}: {error}") from error.__cause__
 
     is_custom = any(isinstance(node, CustomCall) for node in result.tree.preorder())
-    b.python(run, inputs, [b.output()], quiet=not is_custom)
+    output = b.output()
+    y = b.temporary(output.shape) if output.dtype == BFLOAT16 else output
+    b.python(run, inputs, [y], quiet=not is_custom)
+    if y is not output:
+        b.copy(y, output)

@@ -15,10 +15,11 @@ from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Node, Ref
 from kuiper.expression.functions import EXTENDED
 from kuiper.expression.promotion import is_number
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import require_float32
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, T, record, record_later
+from kuiper.ops.core.record import FOLLOWS, Record, T, record, record_later
 from kuiper.ops.core.schema import Argument, Float, Int, Known, Str, Tensor, schema
 from kuiper.ops.math.elementwise import Expression, Formula, bind_tree
 
@@ -105,6 +106,7 @@ class Activation(Record[T]):
 
     batch = "like_input"
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
     input: T
     function: ClassVar[str]
     parameters: ClassVar[tuple[Argument, ...]] = ()
@@ -120,7 +122,7 @@ class Activation(Record[T]):
         return self._expression().infer()
 
     def bind(self: Activation[TensorView], b: Binder) -> None:
-        if self.input.dtype == np.float32:
+        if self.input.dtype in (np.float32, BFLOAT16):
             bind_tree(b, activation_tree(*self.activation()), [self.input])
         else:
             self._expression().bind(b)
@@ -217,6 +219,7 @@ class PReLU(Record[T]):
     weight: Any = Tensor(rank=(0, 1), number=True)
     num_parameters: int | None = Int(None)
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
 
     def infer(self: PReLU[TensorSpec]) -> Any:
         channels = self.input.shape[1] if self.input.rank > 1 else 1

@@ -13,15 +13,18 @@ from kuiper._kernels.spatial.pool import PoolStep
 from kuiper._kernels.spatial.resampling import Taps
 from kuiper._kernels.spatial.resize import ResizeStep
 from kuiper.errors import ShapeError
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import require_float32
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import extents_of, image_input, image_output, spatial_extents
-from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.record import FOLLOWS, Record, T, record
 from kuiper.ops.core.schema import AnyArgument, Bool, Float, Ints, Known, Numbers, Str, Tensor
 from kuiper.ops.product.linear import product
 
 __all__ = ["Interpolate", "UpsampleBilinear", "UpsampleNearest", "bind_taps", "resize_array"]
+
+FLOAT32 = np.dtype(np.float32)
 
 # The numbers of spatial axes that each mode supports.
 MODES = {
@@ -62,6 +65,7 @@ class Interpolate(Record[T]):
     recompute_scale_factor: Any = AnyArgument(None)
     antialias: Any = AnyArgument(None)
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
     fixed: ClassVar[dict[Any, Any]] = {}  # arguments that an older name implies
 
     def targets(self: Interpolate[Known]) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
@@ -82,14 +86,18 @@ class Interpolate(Record[T]):
         if self.input.size == 0:
             b.output()
             return
-        if self.mode == "area" and self.input.dtype == np.float32:
+        is_bfloat16 = BFLOAT16 in (self.input.dtype, b.output_dtype())
+        is_float32 = self.input.dtype == np.float32 or is_bfloat16
+        if self.mode == "area" and is_float32:
             _bind_area(self, b, extents)
             return
         taps = [
             _taps(self, extent, out, scale)
             for extent, out, scale in zip(self.input.shape[2:], extents, scales, strict=True)
         ]
-        if self.input.dtype != np.float32:
+        if is_bfloat16 and self.input.rank == 4 and _repeat_pixels(self.input, b, taps):
+            return
+        if not is_float32:
             if self.input.rank == 4 and _repeat_pixels(self.input, b, taps):
                 return
             by_axis = dict(enumerate(taps, start=2))
@@ -269,7 +277,8 @@ def _target(a: Interpolate[Any]) -> tuple[tuple[int, ...], tuple[float | None, .
         )
     if a.antialias:
         raise ShapeError("'antialias' is True, which is not supported")
-    if a.input.dtype.kind != "f" and not a.mode.startswith("nearest"):
+    is_float = a.input.dtype.kind == "f" or a.input.dtype == BFLOAT16
+    if not is_float and not a.mode.startswith("nearest"):
         raise ShapeError(f"the input is {a.input.dtype}, expected float32 for mode '{a.mode}'")
     if (a.size is None) == (a.scale_factor is None):
         raise ShapeError(
@@ -309,22 +318,27 @@ def _taps(a: Interpolate[TensorView], extent: int, out: int, scale: float | None
 
 
 def bind_taps(x: TensorView, b: Binder, taps: Sequence[Taps]) -> None:
-    """Add the step that resizes a float32 image along d, h and w, with 1, 2 or 4 taps each."""
+    """Add the steps that resize an image of floats along d, h and w, with 1, 2 or 4 taps each."""
     spatial = x.rank - 2
+    x = b.stored(x, FLOAT32)
     depth, height, width = spatial_extents(x.shape, spatial)
     planes, rows, columns = taps
     if not depth == len(planes) == 1:
         rows = resampling.product_taps(planes, rows, height)
     image = x.reshape((*x.shape[:2], depth * height, width))
     if image is not None and image.is_channels_last:
-        x, y = image, image_output(b, spatial)
+        x, output, layout = image, image_output(b, spatial), Layout.CHANNELS_LAST
     else:
         # Each plane is an image of one channel.
         count = x.shape[0] * x.shape[1]
         x = b.contiguous(x).view((count, 1, depth * height, width))
-        y = b.output().view((count, 1, len(rows), len(columns)))
+        output = b.output().view((count, 1, len(rows), len(columns)))
+        layout = Layout.CONTIGUOUS
+    y = output if output.dtype == FLOAT32 else b.temporary(output.shape, layout=layout)
     scratch = b.scratch(resampling.scratch_bytes(rows, columns, x.shape[1]))
     b.step(ResizeStep(x, y, rows, columns, scratch))
+    if y is not output:
+        b.copy(y, output)
 
 
 def _repeat_pixels(x: TensorView, b: Binder, taps: Sequence[Taps]) -> bool:
@@ -354,8 +368,14 @@ def _bind_area(a: Interpolate[TensorView], b: Binder, extents: Sequence[int]) ->
         for extent, out in zip(spatial_extents(a.input.shape, spatial), sizes, strict=True)
     ]
     scratch = b.scratch(pool_windows.scratch_bytes(windows))
-    x, y = image_input(b, a.input, spatial), image_output(b, spatial)
+    x = image_input(b, b.stored(a.input, FLOAT32), spatial)
+    output = image_output(b, spatial)
+    y = output
+    if output.dtype != FLOAT32:
+        y = b.temporary(output.shape, layout=Layout.CHANNELS_LAST)
     b.step(PoolStep(x, y, windows, "mean", scratch))
+    if y is not output:
+        b.copy(y, output)
 
 
 def resize_array(x: np.ndarray, taps: Mapping[int, Taps]) -> np.ndarray:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kuiper.errors import ShapeError
 from kuiper.expression.promotion import promote
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.record import FOLLOWS, Record, T, record
 from kuiper.ops.core.schema import Int, Known, Tensors
 
 if TYPE_CHECKING:
     from kuiper.ops.core.batch import BatchAxis, TracedCall
 
 __all__ = ["Cat", "Stack"]
+
+FLOAT32 = np.dtype(np.float32)
 
 
 def check_tensors(tensors: Any) -> list[Any]:
@@ -32,10 +35,28 @@ def check_tensors(tensors: Any) -> list[Any]:
 
 
 def _common_dtype(tensors: Any) -> np.dtype:
-    dtype = tensors[0].dtype
+    dtype = _dtype(tensors[0])
     for tensor in tensors[1:]:
-        dtype = promote(dtype, tensor.dtype)
+        dtype = promote(dtype, _dtype(tensor))
     return dtype
+
+
+def _dtype(tensor: Any) -> np.dtype:
+    """Return the dtype of a tensor's values, whatever they are stored in."""
+    return FLOAT32 if tensor.dtype == BFLOAT16 else tensor.dtype
+
+
+def _join_in_numpy(
+    b: Binder, join: Callable[..., np.ndarray], tensors: Sequence[TensorView], axis: int
+) -> None:
+    """Bind to a step that joins tensors of several dtypes."""
+    dtype = _common_dtype(tensors)
+    wide = [b.stored(t, FLOAT32) if t.dtype == BFLOAT16 else t for t in tensors]
+    output = b.output()
+    y = b.temporary(output.shape) if output.dtype == BFLOAT16 else output
+    b.python(lambda *arrays: join(arrays, axis).astype(dtype), wide, [y])
+    if y is not output:
+        b.copy(y, output)
 
 
 def is_at(value: TensorView, target: TensorView) -> bool:
@@ -62,6 +83,7 @@ class Cat(Record[T]):
     tensors: list[T] = Tensors()
     dim: int = Int(0)
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
 
     def infer(self: Cat[TensorSpec]) -> TensorSpec:
         tensors = check_tensors(self.tensors)
@@ -84,11 +106,11 @@ class Cat(Record[T]):
         dtype = _common_dtype(self.tensors)
         full = [t for t in self.tensors if t.shape != (0,)] or self.tensors[:1]
         axis = self.joined_axis()
-        if any(t.dtype != dtype for t in full):
-            b.python(lambda *arrays: np.concatenate(arrays, axis).astype(dtype), full, [b.output()])
+        if any(_dtype(t) != dtype for t in full):
+            _join_in_numpy(b, np.concatenate, full, axis)
             return
         joined = _adjacent(full, axis)
-        if joined is not None:
+        if joined is not None and joined.dtype == b.output_dtype():
             b.alias(joined)
             return
         y = b.output(layout=next((t for t in full if _is_image(t)), full[0]))
@@ -161,6 +183,7 @@ class Stack(Record[T]):
 
     tensors: list[T] = Tensors()
     dim: int = Int(0)
+    bfloat16 = FOLLOWS
 
     def infer(self: Stack[TensorSpec]) -> TensorSpec:
         tensors = check_tensors(self.tensors)
@@ -174,10 +197,10 @@ class Stack(Record[T]):
     def bind(self: Stack[TensorView], b: Binder) -> None:
         dtype = _common_dtype(self.tensors)
         axis = axis_of(self.dim, (*self.tensors[0].shape, 1))
-        y = b.output()
-        if any(t.dtype != dtype for t in self.tensors):
-            b.python(lambda *arrays: np.stack(arrays, axis).astype(dtype), self.tensors, [y])
+        if any(_dtype(t) != dtype for t in self.tensors):
+            _join_in_numpy(b, np.stack, self.tensors, axis)
             return
+        y = b.output()
         for number, x in enumerate(self.tensors):
             b.copy(x, y.select(axis, number))
 

@@ -16,7 +16,7 @@ from kuiper._kernels.data.move import FillStep
 from kuiper.errors import ShapeError
 from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.record import FOLLOWS, Record, T, record
 from kuiper.ops.core.schema import Argument, Float, Ints, Known, Str, Tensor, schema
 
 if TYPE_CHECKING:
@@ -198,6 +198,7 @@ class Pad(Record[T]):
     mode: str = Str(MODES, "constant")
     value: float | None = Float(None, nullable=True)
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
 
     def infer(self: Pad[Any]) -> TensorSpec:
         margins = _margins(self.input.shape, self.pad, self.mode)
@@ -252,6 +253,7 @@ class SamePadding(Record[T]):
     window: T = Tensor()
     value: T = Tensor()
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
 
     def infer(self: SamePadding[TensorSpec]) -> Any:
         return self.as_function().infer()
@@ -295,6 +297,7 @@ class ModulePad(Record[T]):
     """
 
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
     mode: ClassVar[str] = "constant"
     input: T
     padding: tuple[int, ...]

@@ -9,7 +9,7 @@ from kuiper.errors import ShapeError
 from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, axis_of, split_axis
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.record import FOLLOWS, Record, T, record
 from kuiper.ops.core.schema import Int, Ints, Tensor
 from kuiper.ops.tensor.shape import swapped
 
@@ -38,6 +38,7 @@ class ChannelShuffle(Record[T]):
     input: T = Tensor()
     groups: int = Int(minimum=1)
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
 
     def infer(self: ChannelShuffle[TensorSpec]) -> TensorSpec:
         if self.input.rank < 3 or self.input.shape[1] % self.groups:
@@ -70,6 +71,7 @@ class PixelShuffle(Record[T]):
     input: T = Tensor()
     upscale_factor: int = Int(minimum=1)
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
 
     def infer(self: PixelShuffle[TensorSpec]) -> TensorSpec:
         r = self.upscale_factor
@@ -106,6 +108,7 @@ class PixelUnshuffle(Record[T]):
     input: T = Tensor()
     downscale_factor: int = Int(minimum=1)
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
 
     def infer(self: PixelUnshuffle[TensorSpec]) -> TensorSpec:
         r = self.downscale_factor
@@ -148,6 +151,7 @@ class Flip(Record[T]):
     input: T = Tensor()
     dims: tuple[int, ...] = Ints()
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
 
     def infer(self: Flip[TensorSpec]) -> TensorSpec:
         axes_of(self.dims, self.input.shape or (1,), "dims")
@@ -183,6 +187,7 @@ class Roll(Record[T]):
     shifts: tuple[int, ...] = Ints()
     dims: tuple[int, ...] | None = Ints(default=None, nullable=True)
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
 
     def infer(self: Roll[TensorSpec]) -> TensorSpec:
         dims = self.dims or ()

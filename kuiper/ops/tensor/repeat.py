@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kuiper.errors import ShapeError
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.record import FOLLOWS, Record, T, record
 from kuiper.ops.core.schema import Bool, Ints, Known, Tensor
 from kuiper.ops.tensor.shape import View
 
@@ -138,6 +138,7 @@ class Repeat(Record[T]):
 
     input: T = Tensor()
     sizes: tuple[int, ...] = Ints()
+    bfloat16 = FOLLOWS
 
     def infer(self: Repeat[TensorSpec]) -> Any:
         if len(self.sizes) < self.input.rank:
@@ -169,6 +170,7 @@ class Tile(Record[T]):
 
     input: T = Tensor()
     dims: tuple[int, ...] = Ints()
+    bfloat16 = FOLLOWS
 
     def _repeats(self: Tile[Known]) -> tuple[int, ...]:
         return (1,) * (self.input.rank - len(self.dims)) + self.dims
