@@ -31,10 +31,14 @@ def takes_bfloat16(type: str) -> bool:
 
 
 def is_taken(case) -> bool:
-    """Tell whether a case has float32 inputs, and an operator with kernels for bfloat16."""
+    """Tell whether a case has float32 inputs, and an operator with kernels for bfloat16.
+
+    Boxes that are rounded on their way give other results.
+    """
     types = case.types - GRAPH
     return (
         case.types <= SUPPORTED
+        and not any(word in type for type in types for word in ("RoIAlign", "roi_", "nms"))
         and any(find_record(type).bfloat16 for type in types)
         and any(x.dtype == np.float32 and x.size for x in case.inputs)
     )

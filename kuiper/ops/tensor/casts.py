@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kuiper.errors import ShapeError
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import KernelRecord, NumpyRecord, convert
@@ -16,6 +17,8 @@ from kuiper.ops.core.schema import AnyArgument, Bool, DType, Known, Tensor
 from kuiper.ops.core.typed import write_cast
 
 __all__ = ["LogGamma", "Positive", "To", "TypeAs"]
+
+FLOAT32 = np.dtype(np.float32)
 
 
 class _Cast(KernelRecord[T]):
@@ -34,10 +37,21 @@ class _Cast(KernelRecord[T]):
         return convert(self.input, self.target_dtype())
 
     def steps(self: _Cast[TensorView], b: Binder) -> None:
-        if self.target_dtype() == self.input.dtype:
+        dtype = _of_values(self.target_dtype())
+        if dtype == _of_values(self.input.dtype):
             b.alias(self.input)
-        else:
-            write_cast(b, self.input, b.output(layout=self.input))
+            return
+        x = b.stored(self.input, FLOAT32) if self.input.dtype == BFLOAT16 else self.input
+        output = b.output(layout=x)
+        y = b.temporary(x.shape, dtype) if output.dtype == BFLOAT16 else output
+        write_cast(b, x, y)
+        if y is not output:
+            b.copy(y, output)
+
+
+def _of_values(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of values that are stored in `dtype`."""
+    return FLOAT32 if dtype == BFLOAT16 else dtype
 
 
 @record("Tensor.to")
