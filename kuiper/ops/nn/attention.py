@@ -11,12 +11,13 @@ import numpy as np
 from kuiper._kernels.data.move import FillStep
 from kuiper._kernels.linear import attention, linear
 from kuiper._kernels.micro import packing
-from kuiper._kernels.micro.packed import PackedMatrix
+from kuiper._kernels.micro.packed import PackedMatrix, PairPanels
 from kuiper.errors import ShapeError
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import TensorSpec, TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_epilogue, residual_view
-from kuiper.ops.core.record import NoBatchRule, Record, T, record
+from kuiper.ops.core.record import STARTS, NoBatchRule, Record, T, record
 from kuiper.ops.core.schema import Bool, Float, Int, Known, Tensor
 from kuiper.ops.product.linear import as_matrix, merge_leading
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Layer", "MultiheadAttention", "Product", "ScaledDotProductAttention"]
 
+FLOAT32 = np.dtype(np.float32)
 FLOAT_OR_BOOL = (np.dtype(np.float32), np.dtype(np.bool_))
 
 
@@ -278,6 +280,7 @@ class MultiheadAttention(Record[T]):
     add_zero_attn: bool = Bool(False)
     batch_first: bool = Bool(False)
     post_ops = True
+    bfloat16 = STARTS
 
     def infer(self: MultiheadAttention[TensorSpec]) -> Any:
         query, key, value, mask = _inputs(self)
@@ -324,6 +327,8 @@ class MultiheadAttention(Record[T]):
     def bind(self: MultiheadAttention[TensorView], b: Binder) -> None:
         query, key, value, mask = _inputs(self)
         e, heads = self.embed_dim, self.num_heads
+        if mask is not None and mask.dtype == BFLOAT16:
+            mask = b.stored(mask, FLOAT32)
         q, k, v = _project(self, b, query, key, value)
         n, queries = _lengths(self, query)
         keys = k.shape[-2]
@@ -332,7 +337,10 @@ class MultiheadAttention(Record[T]):
         out = _heads(context, n, queries, heads, self.batch_first)
         given = 0  # sequences that the mask covers
         if self.key_padding_mask is not None:
-            mask = _wider(b, self.key_padding_mask, keys)
+            mask = self.key_padding_mask
+            if mask.dtype == BFLOAT16:
+                mask = b.stored(mask, FLOAT32)
+            mask = _wider(b, mask, keys)
             step, along = mask.strides
             mask = mask.with_layout((1, n, heads, queries, keys), (0, step, 0, 0, along))
             given = n
@@ -357,13 +365,36 @@ class MultiheadAttention(Record[T]):
         rows = y.reshape((context.shape[0], e))
         assert rows is not None  # an output has one row stride
         layer = Layer("out", "out_proj_weight", self.out_proj_bias, slice(None), slice(None))
-        self.product(b, layer)(context, rows, make_epilogue(b, residual))
+        if self.is_in_pairs(b):
+            from kuiper.ops.product.narrow import rows_epilogue
+
+            epilogue = rows_epilogue(b, residual)
+        else:
+            epilogue = make_epilogue(b, residual)
+        self.product(b, layer)(context, rows, epilogue)
         if weights is not None:
-            _average(b, weights, b.output(1))
+            average = b.output(1)
+            if average.dtype == BFLOAT16:
+                wide = b.temporary(average.shape)
+                _average(b, weights, wide)
+                b.copy(wide, average)
+            else:
+                _average(b, weights, average)
+
+    def is_in_pairs(self: MultiheadAttention[TensorView], b: Binder) -> bool:
+        """Whether the linear layers multiply pairs of bfloat16; the scores are float32."""
+        values = (*_inputs(self)[:3], residual_view(b))
+        return self.bfloat16 != "" and (
+            b.output_dtype() == BFLOAT16
+            or any(value is not None and value.dtype == BFLOAT16 for value in values)
+        )
 
     def product(self: MultiheadAttention[TensorView], b: Binder, layer: Layer) -> Product:
         """Return the function that adds the step ``y = x @ weight.T + bias`` of a layer."""
-        packed = _packed(b, layer, getattr(self, layer.weight))
+        weight = getattr(self, layer.weight)
+        if self.is_in_pairs(b):
+            return _product_of_pairs(b, layer, weight)
+        packed = _packed(b, layer, weight)
 
         def add(x: TensorView, y: TensorView, epilogue: Epilogue | None = None) -> None:
             b.step(linear.LinearStep(x, packed, y, epilogue))
@@ -409,7 +440,7 @@ def _inputs(a: MultiheadAttention[Any]) -> Any:
 def _takes_mask(a: MultiheadAttention[Any], given: Any, mask: Any) -> bool:
     """Whether a mask fits query and key: one for all heads, one per head, or any of rank 4."""
     query, key = given[0], given[min(len(given) - 1, 1)]
-    if query.dtype != np.float32 or query.shape[-1] != a.embed_dim:
+    if query.dtype not in (FLOAT32, BFLOAT16) or query.shape[-1] != a.embed_dim:
         return False
     (n, queries), keys = _lengths(a, query), _lengths(a, key)[1]
     if mask.rank == 4:
@@ -519,6 +550,23 @@ def _packed(b: Binder, layer: Layer, weight: TensorView) -> TensorView:
 
     columns = len(range(*layer.rows.indices(weight.shape[0])))
     return b.packed([PackedMatrix(columns, weight.shape[1], part=layer.key)], fill)
+
+
+def _product_of_pairs(b: Binder, layer: Layer, weight: TensorView) -> Product:
+    """Return the function that adds the step of a layer whose rows are rounded to bfloat16."""
+    from kuiper.ops.product.narrow import pairs_step
+
+    def fill(memory: np.ndarray) -> None:
+        part = np.asarray(weight.constant, np.float32)[layer.rows]
+        packing.pack_pairs(part[:, np.newaxis, :], layer.shift(), b.n_threads, memory)
+
+    columns, depth = len(range(*layer.rows.indices(weight.shape[0]))), weight.shape[1]
+    packed = b.packed([PairPanels(columns, 1, depth, part=layer.key)], fill)
+
+    def add(x: TensorView, y: TensorView, epilogue: Epilogue | None = None) -> None:
+        b.step(pairs_step(b, b.stored(x, BFLOAT16), packed, y, depth, epilogue))
+
+    return add
 
 
 def _heads(rows: TensorView, n: int, length: int, heads: int, batch_first: bool) -> TensorView:

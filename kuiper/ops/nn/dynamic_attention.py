@@ -45,6 +45,7 @@ class DynamicMultiheadAttention(MultiheadAttention[T]):
 
     in_proj_scale: T = Tensor(rank=1)
     out_proj_scale: T = Tensor(rank=1)
+    bfloat16 = ""
 
     def verify(self: DynamicMultiheadAttention[TensorSpec], op: Operator) -> None:
         verify_scales(op, *SCALES.values())

@@ -30,7 +30,14 @@ from kuiper.ops.product.linear import (
     is_constant,
 )
 
-__all__ = ["PIXELS", "as_image", "linear_pairs", "rows_of_filters"]
+__all__ = [
+    "PIXELS",
+    "as_image",
+    "linear_pairs",
+    "pairs_step",
+    "rows_epilogue",
+    "rows_of_filters",
+]
 
 # The geometry of a linear layer, whose rows are the pixels of an image.
 PIXELS = Geometry((1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
@@ -108,11 +115,35 @@ def linear_pairs(
         from kuiper.ops.product.algorithms.bfloat16 import pairs_at_run_time
 
         packed, _ = pairs_at_run_time(b, float_panels(a, b), columns, depth)
+    return pairs_step(b, x, packed, y, depth, rows_epilogue(b, residual))
+
+
+def rows_epilogue(b: Binder, residual: TensorView | None) -> Any:
+    """Return the epilogue of rows, whose residual are rows too."""
+    return make_epilogue(b, None if residual is None else as_image(residual))
+
+
+def pairs_step(
+    b: Binder, x: TensorView, packed: TensorView, y: TensorView, depth: int, epilogue: Any = None
+) -> Any:
+    """Return the step of ``y = x @ weight.T + bias`` for packed weights.
+
+    Parameters
+    ----------
+    b : Binder
+    x : TensorView, bfloat16
+    packed : TensorView
+        Memory of a :class:`~kuiper._kernels.micro.packed.PairPanels`.
+    y : TensorView
+        Rows in float32 or bfloat16.
+    depth : int
+    epilogue : Epilogue, optional
+        See :func:`rows_epilogue`.
+    """
     image, target = as_image(x), as_image(y)
     window = Window(image, target, (1, 1), (1, 1), [((0, 0), (1, x.shape[0]), [(0, 0)], 0)])
-    epilogue = make_epilogue(b, None if residual is None else as_image(residual))
     step = NarrowConvStep(
-        image, packed, target, window, 1, depth, columns,
+        image, packed, target, window, 1, depth, y.shape[1],
         b.scratch(narrow_conv_scratch_bytes(1)), depth, epilogue,
     )  # fmt: skip
     step.kind = "linear_bfloat16"
