@@ -24,10 +24,11 @@ ctypedef void (*transpose_fn)(
 ) noexcept nogil
 
 # Windows over channels-last pixels: y[i * y_step + c] = max, or sum / divisor, over r < n_rows and
-# k < n_columns of x[i * x_step + rows[r] + k * column + c], for i < count and c < channels.
+# k < n_columns of x[i * x_step + rows[r] + k * column + c], for i < count and c < channels; in
+# float32 or bfloat16.
 ctypedef void (*pool_fn)(
-    const float* x, Py_ssize_t x_step, const Py_ssize_t* rows, Py_ssize_t n_rows,
-    Py_ssize_t n_columns, Py_ssize_t column, float* y, Py_ssize_t y_step, Py_ssize_t count,
+    const void* x, Py_ssize_t x_step, const Py_ssize_t* rows, Py_ssize_t n_rows,
+    Py_ssize_t n_columns, Py_ssize_t column, void* y, Py_ssize_t y_step, Py_ssize_t count,
     Py_ssize_t channels, float divisor,
 ) noexcept nogil
 
@@ -590,6 +591,8 @@ ctypedef struct kernels_t:
     # pooling
     pool_fn f32_pool_max
     pool_fn f32_pool_mean
+    pool_fn bf16_pool_max
+    pool_fn bf16_pool_mean
     pool_argmax_fn f32_pool_argmax
     # resampling
     resize_columns_fn f32_resize_columns

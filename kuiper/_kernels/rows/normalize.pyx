@@ -4,7 +4,11 @@ from libc.math cimport sqrtf
 
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._runtime.step cimport Step, at, at_or_null, ceil_div, ref_t, shard_start
+from kuiper._kernels.micro.element_functions cimport Type
 from kuiper._kernels.micro.table cimport REDUCE_DEVIATIONS, REDUCE_SUM, kernels_t
+from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
+
+from kuiper.ir.dtypes import BFLOAT16
 
 cdef enum:
     SHARD_TERMS = 4096  # fewest elements of a shard that are worth a thread
@@ -24,6 +28,9 @@ cdef struct layer_norm_t:
     Py_ssize_t n            # elements of a row
     Py_ssize_t x_row        # row strides, in elements
     Py_ssize_t y_row
+    ref_t line              # a row of floats, if x or y is in bfloat16
+    bint from_bfloat16
+    bint to_bfloat16
 
 
 cdef class LayerNormStep(Step):
@@ -31,24 +38,28 @@ cdef class LayerNormStep(Step):
 
     Parameters
     ----------
-    x, y : TensorView, shape (rows, n)
+    x, y : TensorView, shape (rows, n), float32 or bfloat16
         Elements of a row are adjacent.  y may be x.
     weight, bias : TensorView or None, shape (n,)
     eps : float
     centred : bool, default=True
         Whether to subtract the mean; if not, the variance is the mean square (RMS norm).
+    line : TensorView, optional
+        Scratch memory of n floats, if x or y is in bfloat16.
     """
 
     cdef layer_norm_t p
 
-    def __init__(self, x, y, weight, bias, eps, centred=True):
+    def __init__(self, x, y, weight, bias, eps, centred=True, line=None):
         self.p.kernels = active()
         self.p.x, self.p.y = self.ref(x), self.ref(y)
         self.p.weight, self.p.bias = self.ref(weight), self.ref(bias)
         self.p.eps, self.p.centred = eps, centred
         self.p.rows, self.p.n = x.shape
         self.p.x_row, self.p.y_row = x.strides[0], y.strides[0]
-        self.run = layer_norm_run
+        self.p.line = self.ref(line)
+        self.p.from_bfloat16, self.p.to_bfloat16 = x.dtype == BFLOAT16, y.dtype == BFLOAT16
+        self.run = layer_norm_run if line is None else layer_norm_narrow_run
         self.params = &self.p
         self.max_shards = max(min(self.p.rows, x.size // SHARD_TERMS), 1)
         self.kind = "layer_norm" if centred else "rms_norm"
@@ -75,6 +86,41 @@ cdef void layer_norm_run(
         shard_start(p.rows, shard + 1, n_shards) - start, p.n,
         <const float*> at_or_null(slots, p.weight), <const float*> at_or_null(slots, p.bias), p.eps,
     )
+
+
+cdef void layer_norm_narrow_run(
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
+) noexcept nogil:
+    """The same, of rows that are widened before or rounded afterwards, in the cache.
+
+    Layout : x (rows, n) -> y (rows, n), any row stride
+    Needs  : n > 0; x and y identical or disjoint
+    Threads: over rows; no sum is split
+    Source : torch.nn.LayerNorm, RMSNorm
+    """
+    cdef const layer_norm_t* p = <const layer_norm_t*> params
+    cdef float* line = <float*> at(slots, p.line)
+    cdef const float* x
+    cdef float* y
+    cdef Py_ssize_t row
+    for row in range(
+        shard_start(p.rows, shard, n_shards), shard_start(p.rows, shard + 1, n_shards)
+    ):
+        if p.from_bfloat16:
+            x = line
+            p.kernels.typed_convert(
+                Type.BFLOAT16, Type.FLOAT32, p.n,
+                <const bfloat16_t*> at(slots, p.x) + row * p.x_row, line,
+            )
+        else:
+            x = <const float*> at(slots, p.x) + row * p.x_row
+        y = line if p.to_bfloat16 else <float*> at(slots, p.y) + row * p.y_row
+        p.kernels.f32_layer_norm_rows(
+            p.centred, x, p.n, y, p.n, 1, p.n, <const float*> at_or_null(slots, p.weight),
+            <const float*> at_or_null(slots, p.bias), p.eps,
+        )
+        if p.to_bfloat16:
+            p.kernels.f32_to_bf16(p.n, line, <bfloat16_t*> at(slots, p.y) + row * p.y_row)
 
 
 cdef struct group_norm_t:

@@ -2,7 +2,11 @@
 
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
+from kuiper._kernels.micro.element_functions cimport Type
 from kuiper._kernels.micro.table cimport kernels_t
+from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
+
+from kuiper.ir.dtypes import BFLOAT16
 
 cdef enum:
     STRIP = 256          # most columns of a work item
@@ -23,6 +27,8 @@ cdef struct softmax_t:
     Py_ssize_t x_step
     Py_ssize_t y_outer
     Py_ssize_t y_step
+    bint from_bfloat16
+    bint to_bfloat16
 
 
 cdef class SoftmaxStep(Step):
@@ -31,7 +37,8 @@ cdef class SoftmaxStep(Step):
     Parameters
     ----------
     x, y : TensorView, shape (outer, n, inner)
-        Elements of the inner axis are adjacent, or of the middle axis if inner is 1.  y may be x.
+        float32; or bfloat16, each of them, if inner is 1.  Elements of the inner axis are adjacent,
+        or of the middle axis if inner is 1.  y may be x.
     scratch : TensorView
         :func:`scratch_bytes` bytes.
     is_log : bool, default=False
@@ -48,7 +55,9 @@ cdef class SoftmaxStep(Step):
         self.p.x_outer, self.p.x_step = x.strides[0], x.strides[1]
         self.p.y_outer, self.p.y_step = y.strides[0], y.strides[1]
         self.p.n_strips = ceil_div(self.p.inner, STRIP)
-        self.run = softmax_run
+        self.p.from_bfloat16, self.p.to_bfloat16 = x.dtype == BFLOAT16, y.dtype == BFLOAT16
+        is_narrow = self.p.from_bfloat16 or self.p.to_bfloat16
+        self.run = softmax_narrow_run if is_narrow else softmax_run
         self.params = &self.p
         self.max_shards = max(min(self.p.outer * self.p.n_strips, x.size // SHARD_TERMS), 1)
         self.kind = "softmax"
@@ -57,8 +66,10 @@ cdef class SoftmaxStep(Step):
 
 
 def scratch_bytes(x):
-    """Return the bytes of scratch that a step over `x` needs."""
-    return 16 * active().lanes * x.shape[1] if x.shape[2] > 1 else 0
+    """Return the bytes of scratch that a step over `x` needs; also to or from bfloat16."""
+    if x.shape[2] == 1:
+        return 4 * x.shape[1]
+    return 16 * active().lanes * x.shape[1]
 
 
 cdef void softmax_run(
@@ -90,3 +101,35 @@ cdef void softmax_run(
             y + i // p.n_strips * p.y_outer + first, p.y_step, p.n, min(STRIP, p.inner - first),
             p.scale, <float*> at(slots, p.scratch),
         )
+
+
+cdef void softmax_narrow_run(
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
+) noexcept nogil:
+    """The same over rows that are widened before or rounded afterwards, in the cache.
+
+    Layout : x (outer, n, 1) -> y (outer, n, 1)
+    Needs  : n > 0; x and y identical or disjoint
+    Threads: over rows; no sum is split
+    Source : torch.nn.functional.softmax, log_softmax, softmin
+    """
+    cdef const softmax_t* p = <const softmax_t*> params
+    cdef float* line = <float*> at(slots, p.scratch)
+    cdef const float* x
+    cdef float* y
+    cdef Py_ssize_t row
+    for row in range(
+        shard_start(p.outer, shard, n_shards), shard_start(p.outer, shard + 1, n_shards)
+    ):
+        if p.from_bfloat16:
+            x = line
+            p.kernels.typed_convert(
+                Type.BFLOAT16, Type.FLOAT32, p.n,
+                <const bfloat16_t*> at(slots, p.x) + row * p.x_outer, line,
+            )
+        else:
+            x = <const float*> at(slots, p.x) + row * p.x_outer
+        y = line if p.to_bfloat16 else <float*> at(slots, p.y) + row * p.y_outer
+        p.kernels.f32_softmax_rows(p.is_log, x, p.n, y, p.n, 1, p.n, p.scale)
+        if p.to_bfloat16:
+            p.kernels.f32_to_bf16(p.n, line, <bfloat16_t*> at(slots, p.y) + row * p.y_outer)

@@ -15,6 +15,7 @@ from kuiper._kernels.micro.table cimport kernels_t, pool_fn
 
 from kuiper._kernels.spatial import pool_windows
 from kuiper._runtime.step import run_step
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Buffer, TensorView, channels_last_strides
 from kuiper.errors import InputError
 
@@ -37,6 +38,7 @@ cdef struct pool_t:
     ref_t y
     ref_t indices
     ref_t scratch
+    Py_ssize_t itemsize     # of x and y
     Py_ssize_t max_rows     # of a window
     Py_ssize_t batch
     Py_ssize_t channels
@@ -57,7 +59,7 @@ cdef class PoolStep(Step):
     Parameters
     ----------
     x : TensorView, shape (n, c, d * h, w), channels-last
-        float32, or uint8 for maxima without indices.
+        float32, or bfloat16 or uint8 without indices; uint8 for maxima only.
     y : TensorView, shape (n, c, od * oh, ow), channels-last
         Of the dtype of x.
     windows : sequence of Windows
@@ -80,7 +82,11 @@ cdef class PoolStep(Step):
         if of_bytes:
             lanes *= 4
         self.p.kernels = active()
-        self.p.window = active().f32_pool_max if kind == "max" else active().f32_pool_mean
+        self.p.itemsize = x.dtype.itemsize
+        if x.dtype == BFLOAT16:
+            self.p.window = active().bf16_pool_max if kind == "max" else active().bf16_pool_mean
+        else:
+            self.p.window = active().f32_pool_max if kind == "max" else active().f32_pool_mean
         self.p.x, self.p.y = self.ref(x), self.ref(y)
         self.p.scratch = self.ref(scratch)
         self.p.max_rows = pool_windows.max_rows(windows)
@@ -183,8 +189,8 @@ cdef void pool_run(
     cdef const pool_t* p = <const pool_t*> params
     cdef Py_ssize_t items = p.batch * p.depth.y_extent * p.height.y_extent * p.n_blocks
     cdef Py_ssize_t* rows = <Py_ssize_t*> at(slots, p.scratch)
-    cdef const float* x = <const float*> at(slots, p.x)
-    cdef float* y = <float*> at(slots, p.y)
+    cdef const char* x = at(slots, p.x)
+    cdef char* y = at(slots, p.y)
     cdef Py_ssize_t item, i, step
     cdef float divisor
     cdef pool_window_t w
@@ -195,9 +201,9 @@ cdef void pool_run(
             step = p.width.start[i + 1] - p.width.start[i] if p.width.run[i] > 1 else 0
             divisor = p.divisor if p.divisor != 0 else <float> (w.divisor * p.width.divisor[i])
             p.window(
-                x + w.x + p.width.start[i] * p.ldx, step * p.ldx, rows, w.n_rows,
+                x + (w.x + p.width.start[i] * p.ldx) * p.itemsize, step * p.ldx, rows, w.n_rows,
                 p.width.count[i], p.width.dilation * p.ldx,
-                y + w.y + i * p.ldy, p.ldy, p.width.run[i], w.channels, divisor,
+                y + (w.y + i * p.ldy) * p.itemsize, p.ldy, p.width.run[i], w.channels, divisor,
             )
             i += p.width.run[i]
 

@@ -16,11 +16,12 @@ from kuiper._kernels.rows.normalize import (
 )
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axes_of, require_float32
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.image import image_input, image_output
-from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.record import FOLLOWS, Record, T, record
 from kuiper.ops.core.rows import as_rows, bind_reduction, memory_order
 from kuiper.ops.core.schema import AnyArgument, Bool, Float, Int, Ints, Tensor
 from kuiper.ops.math.elementwise import bind_tree
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupNorm", "InstanceNorm", "LayerNorm", "LocalResponseNorm", "Normalize", "RMSNorm"]
 
+FLOAT32 = np.dtype(np.float32)
 MACHINE_EPSILON = float(np.finfo(np.float32).eps)
 
 
@@ -44,7 +46,7 @@ def _check_factors(a: Record[Any], shape: Sequence[int]) -> None:
 
 
 def _factor(b: Binder, value: TensorView | None) -> TensorView | None:
-    return None if value is None else b.contiguous(value)
+    return None if value is None else b.contiguous(b.stored(value, FLOAT32))
 
 
 # -- rows --------------------------------------------------------------------------------------
@@ -70,6 +72,7 @@ class LayerNorm(Record[T]):
     eps: float | None = Float(1e-5)
     elementwise_affine: bool = Bool(True)
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
     centred: ClassVar[bool] = True
 
     def infer(self: LayerNorm[TensorSpec]) -> TensorSpec:
@@ -103,7 +106,8 @@ class LayerNorm(Record[T]):
         rows, y = (v.reshape((v.shape[0], n)) for v in (rows, y))
         weight, bias = _factor(b, self.weight), _factor(b, getattr(self, "bias", None))
         eps = MACHINE_EPSILON if self.eps is None else self.eps
-        b.step(LayerNormStep(rows, y, weight, bias, eps, self.centred))
+        line = b.scratch(4 * n) if BFLOAT16 in (rows.dtype, y.dtype) else None
+        b.step(LayerNormStep(rows, y, weight, bias, eps, self.centred, line))
 
     @staticmethod
     def batch(c: TracedCall) -> BatchAxis:

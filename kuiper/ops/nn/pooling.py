@@ -12,6 +12,7 @@ from kuiper._kernels.spatial import pool_windows
 from kuiper._kernels.spatial.pool import PoolStep
 from kuiper.errors import OperatorError, ShapeError
 from kuiper.expression import Call, Literal, Ref
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import require_floats
 from kuiper.ops.core.binder import Binder
@@ -22,7 +23,7 @@ from kuiper.ops.core.image import (
     image_output,
     spatial_extents,
 )
-from kuiper.ops.core.record import Record, T, record_later
+from kuiper.ops.core.record import FOLLOWS, Record, T, record_later
 from kuiper.ops.core.rows import bind_reduction
 from kuiper.ops.core.schema import Bool, Float, Ints, Known, StaticValue, Tensor
 from kuiper.ops.math.elementwise import write_tree
@@ -31,6 +32,7 @@ __all__ = ["AdaptiveAvgPool", "AdaptiveMaxPool", "AvgPool", "LPPool", "MaxPool"]
 
 # The kernel computes the indices of maxima in 32-bit lanes.
 MAX_PIXELS = 2**31
+FLOAT32 = np.dtype(np.float32)
 
 
 class _Pool(Record[T]):
@@ -38,6 +40,7 @@ class _Pool(Record[T]):
 
     batch = "samples"
     layout = Layout.CHANNELS_LAST
+    bfloat16 = FOLLOWS
     spatial: ClassVar[int] = 2
     input: T
 
@@ -64,7 +67,7 @@ class _Pool(Record[T]):
             for index in range(1 + with_indices):
                 b.output(index)
             return
-        if self.input.dtype not in (np.float32, np.uint8):
+        if self.input.dtype not in (np.float32, np.uint8, BFLOAT16):
             outputs = [b.output(index) for index in range(1 + with_indices)]
             options = windows, self.spatial, kind, divisor, with_indices
             b.python(lambda x: _pool_array(x, *options), [self.input], outputs)
@@ -72,7 +75,13 @@ class _Pool(Record[T]):
         x = image_input(b, self.input, self.spatial)
         y = image_output(b, self.spatial)
         indices = image_output(b, self.spatial, 1) if with_indices else None
-        self._step(b, x, y, windows, kind, indices, divisor)
+        if x.dtype == y.dtype and not (with_indices and x.dtype == BFLOAT16):
+            self._step(b, x, y, windows, kind, indices, divisor)
+            return
+        wide = y if y.dtype == FLOAT32 else b.temporary(y.shape, FLOAT32, Layout.CHANNELS_LAST)
+        self._step(b, b.stored(x, FLOAT32), wide, windows, kind, indices, divisor)
+        if wide is not y:
+            b.copy(wide, y)
 
     @staticmethod
     def _step(
@@ -244,6 +253,7 @@ class LPPool(_FixedPool[T]):
         As for the maximum.
     """
 
+    bfloat16 = ""
     input: T = Tensor()
     norm_type: float = Float()
     kernel_size: tuple[int, ...] = Ints(minimum=1)
@@ -354,6 +364,7 @@ class AdaptiveMaxPool(_AdaptivePool[T]):
             self._bind(b, "max", with_indices=self.n_outputs > 1)
             return
         windows = self._windows()
+        self.input = b.stored(self.input, FLOAT32) if self.input.dtype == BFLOAT16 else self.input
         specs = _with_indices(self, self._spec())
         values = [b.temporary(spec.shape, spec.dtype) for spec in specs]
         if specs[0].size:

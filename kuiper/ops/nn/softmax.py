@@ -9,13 +9,16 @@ import numpy as np
 from kuiper._kernels.rows.softmax import SoftmaxStep, scratch_bytes
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Ref
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops.core.axes import axis_of, require_floats
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.record import FOLLOWS, Record, T, record
 from kuiper.ops.core.rows import as_rows, memory_order
 from kuiper.ops.core.schema import AnyArgument, Int, Ints, Known, Tensor
 from kuiper.ops.math.elementwise import bind_tree
+
+FLOAT32 = np.dtype(np.float32)
 
 __all__ = ["GLU", "LogSoftmax", "Softmax", "Softmax2d", "Softmin"]
 
@@ -39,6 +42,7 @@ class Softmax(Record[T]):
     dim: tuple[int, ...] | None = Ints(length=1, default=None, nullable=True)
     dtype: Any = AnyArgument(None)
     layout = Layout.LIKE
+    bfloat16 = FOLLOWS
     scale: ClassVar[float] = 1.0
     is_log: ClassVar[bool] = False
 
@@ -54,7 +58,7 @@ class Softmax(Record[T]):
 
     def bind(self: Softmax[TensorView], b: Binder) -> None:
         axis, x = self._axis(), self.input
-        if x.dtype != np.float32 or x.rank == 0:
+        if x.dtype not in (np.float32, BFLOAT16) or x.rank == 0:
             b.python(lambda array: self._array(array, axis), [x], [b.output()])
             return
         if x.size == 0:
@@ -67,7 +71,15 @@ class Softmax(Record[T]):
             order = list(range(x.rank))
             rows = as_rows(x, order, [axis])
         y = as_rows(b.output(layout=x, reuse=x), order, [axis])
-        b.step(SoftmaxStep(rows, y, b.scratch(scratch_bytes(rows)), self.is_log, self.scale))
+        assert rows is not None  # contiguous at the latest
+        assert y is not None
+        wide = y
+        if BFLOAT16 in (rows.dtype, y.dtype) and rows.shape[2] > 1:
+            rows = b.stored(rows, FLOAT32)
+            wide = y if y.dtype == FLOAT32 else b.temporary(y.shape, FLOAT32)
+        b.step(SoftmaxStep(rows, wide, b.scratch(scratch_bytes(rows)), self.is_log, self.scale))
+        if wide is not y:
+            b.copy(wide, y)
 
     @classmethod
     def _array(cls, x: np.ndarray, axis: int) -> np.ndarray:
