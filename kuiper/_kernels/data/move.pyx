@@ -112,6 +112,15 @@ cdef inline void block_of_items(
         for b in range(n_b):
             for a in range(n_a):
                 y[b * yb + a] = x[b * xb + a]
+    elif n_a == 2 and ya == 1 and xb == 1 and yb == 2:
+        # Two runs interleaved, as a shuffle of two groups does: compilers vectorise this loop.
+        for b in range(n_b):
+            y[2 * b] = x[b]
+            y[2 * b + 1] = x[b + xa]
+    elif n_b == 2 and yb == 1 and xa == 1 and ya == 2:
+        for a in range(n_a):
+            y[2 * a] = x[a]
+            y[2 * a + 1] = x[a + xb]
     elif xa == -1 and ya == 1:
         for b in range(n_b):
             for a in range(n_a):

@@ -135,7 +135,8 @@ cdef inline void slide_rows(
 
 cdef inline void slide_channels(
     bint is_max, int k, int s, const pooled_t* x, const Py_ssize_t* rows, Py_ssize_t n_rows,
-    Py_ssize_t column, pooled_t* y, Py_ssize_t y_step, Py_ssize_t count, Py_ssize_t channels, vf32 by,
+    Py_ssize_t column, pooled_t* y, Py_ssize_t y_step, Py_ssize_t count, Py_ssize_t channels,
+    vf32 by,
 ) noexcept nogil:
     cdef Py_ssize_t c = 0
     # As many vectors at a time as have columns in registers.

@@ -62,12 +62,12 @@ CASES = {
     ),
     "one channel, uneven kernel": (
         [(1, 1, 16, 15)],
-        [branch("c", "x", "a", (9, 6), (0, 2), 1, 9), conv("d", "a", "y", 9, 5)],
+        [branch("c", "x", "a", (9, 6), (0, 2), 1, 40), conv("d", "a", "y", 40, 5)],
         ["pad_image", "conv_few_inputs_bfloat16", "conv_bfloat16"],
     ),
     "few channels, stride beyond the kernel": (
         [(1, 5, 13, 17)],
-        [branch("c", "x", "a", (4, 3), (1, 1), 5, 12, stride=5), conv("d", "a", "y", 12, 5)],
+        [branch("c", "x", "a", (4, 3), (1, 1), 5, 40, stride=5), conv("d", "a", "y", 40, 5)],
         ["pad_image", "conv_few_inputs_bfloat16", "conv_bfloat16"],
     ),
     "few channels, dilated": (

@@ -18,9 +18,9 @@ from kuiper.ops.product.narrow import rows_of_filters
 
 __all__ = ["FewInputsPairs"]
 
-# Shorter sums gain little.  They are those of networks for phones, which lose accuracy if the input
-# is rounded: 6e-2 of the norm of a segmentation instead of 2e-2.
-MIN_TERMS = 48
+# Products per pixel; fewer gain little.  They are those of networks for phones, which lose accuracy
+# if the input is rounded: 6e-2 of the norm of a segmentation instead of 2e-2.
+MIN_PRODUCTS = 27 * 64
 
 
 class FewInputsPairs(ConvAlgorithm):
@@ -39,8 +39,9 @@ class FewInputsPairs(ConvAlgorithm):
             return f"{c.in_channels} input channels, at most {MAX_CHANNELS} are few"
         if c.x.dtype == BFLOAT16:
             return "the input is stored in bfloat16"
-        if c.filters.n_terms < MIN_TERMS:
-            return f"sums of {c.filters.n_terms} terms, from {MIN_TERMS} on they pay"
+        products = c.filters.n_terms * c.out_channels
+        if products < MIN_PRODUCTS:
+            return f"{products} products per pixel, from {MIN_PRODUCTS} on they pay"
         if c.geometry.kernel[1] == 1:
             return "the rows of the filter have one column"
         if c.geometry.dilation[1] != 1:
