@@ -19,6 +19,7 @@ from kuiper.planning import planner as planning
 
 from ..support import load_cases
 from ..support.engine import run
+from ..support.workbench import ISAS, isa
 
 SUPPORTED = set(kuiper.supported_operators())
 GRAPH = {"pnnx.Input", "pnnx.Output", "pnnx.Attribute", "prim::TupleConstruct"}
@@ -108,8 +109,7 @@ def planner(request, monkeypatch):
     return narrow_results
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_operator_in_bfloat16(case, planner):
+def check(case, planner):
     inputs = [rounded(x) for x in case.inputs]
     expected = run(kuiper.load(case.param, case.bin, precision="float32"), inputs)
     found = run(kuiper.load(case.param, case.bin, precision="bfloat16"), inputs)
@@ -133,3 +133,20 @@ def test_operator_in_bfloat16(case, planner):
             assert (np.abs(y - z) <= 2.0**-8 * np.abs(y) + 1e-5 * largest + 1e-38).all()
         else:
             assert np.abs(y - z).max() <= 1e-5 * largest + 1e-38
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_operator_in_bfloat16(case, planner):
+    check(case, planner)
+
+
+# Kernels of bfloat16 besides products, whose tests run on every variant elsewhere.
+ROWS = ("Pool", "pool", "LayerNorm", "layer_norm", "RMSNorm", "rms_norm", "oftmax", "oftmin")
+ROW_CASES = [c for c in CASES if any(word in t for t in c.types - GRAPH for word in ROWS)][::3]
+
+
+@pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize("case", ROW_CASES, ids=lambda case: case.id)
+def test_pooling_and_rows_on_each_variant(case, name, planner):
+    with isa(name):
+        check(case, planner)

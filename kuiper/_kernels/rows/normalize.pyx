@@ -4,7 +4,7 @@ from libc.math cimport sqrtf
 
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._runtime.step cimport Step, at, at_or_null, ceil_div, ref_t, shard_start
-from kuiper._kernels.micro.element_functions cimport Type
+from kuiper._kernels.rows.narrow cimport round_rows, rows_together, widen_rows
 from kuiper._kernels.micro.table cimport REDUCE_DEVIATIONS, REDUCE_SUM, kernels_t
 from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
 
@@ -28,7 +28,8 @@ cdef struct layer_norm_t:
     Py_ssize_t n            # elements of a row
     Py_ssize_t x_row        # row strides, in elements
     Py_ssize_t y_row
-    ref_t line              # a row of floats, if x or y is in bfloat16
+    ref_t line              # rows of floats, if x or y is in bfloat16
+    Py_ssize_t together     # their number
     bint from_bfloat16
     bint to_bfloat16
 
@@ -45,7 +46,7 @@ cdef class LayerNormStep(Step):
     centred : bool, default=True
         Whether to subtract the mean; if not, the variance is the mean square (RMS norm).
     line : TensorView, optional
-        Scratch memory of n floats, if x or y is in bfloat16.
+        Scratch memory of :func:`narrow_rows_bytes`, if x or y is in bfloat16.
     """
 
     cdef layer_norm_t p
@@ -57,7 +58,7 @@ cdef class LayerNormStep(Step):
         self.p.eps, self.p.centred = eps, centred
         self.p.rows, self.p.n = x.shape
         self.p.x_row, self.p.y_row = x.strides[0], y.strides[0]
-        self.p.line = self.ref(line)
+        self.p.line, self.p.together = self.ref(line), rows_together(self.p.n)
         self.p.from_bfloat16, self.p.to_bfloat16 = x.dtype == BFLOAT16, y.dtype == BFLOAT16
         self.run = layer_norm_run if line is None else layer_norm_narrow_run
         self.params = &self.p
@@ -65,6 +66,11 @@ cdef class LayerNormStep(Step):
         self.kind = "layer_norm" if centred else "rms_norm"
         self.flops = 8.0 * x.size
         self.bytes = float(x.n_bytes + y.n_bytes)
+
+
+def narrow_rows_bytes(Py_ssize_t n):
+    """Return the bytes of scratch for rows of n elements in bfloat16."""
+    return 4 * n * rows_together(n)
 
 
 cdef void layer_norm_run(
@@ -99,28 +105,30 @@ cdef void layer_norm_narrow_run(
     Source : torch.nn.LayerNorm, RMSNorm
     """
     cdef const layer_norm_t* p = <const layer_norm_t*> params
-    cdef float* line = <float*> at(slots, p.line)
-    cdef const float* x
-    cdef float* y
-    cdef Py_ssize_t row
-    for row in range(
-        shard_start(p.rows, shard, n_shards), shard_start(p.rows, shard + 1, n_shards)
-    ):
+    cdef float* lines = <float*> at(slots, p.line)
+    cdef Py_ssize_t row = shard_start(p.rows, shard, n_shards), count
+    cdef Py_ssize_t stop = shard_start(p.rows, shard + 1, n_shards)
+    while row < stop:
+        count = min(p.together, stop - row)
         if p.from_bfloat16:
-            x = line
-            p.kernels.typed_convert(
-                Type.BFLOAT16, Type.FLOAT32, p.n,
-                <const bfloat16_t*> at(slots, p.x) + row * p.x_row, line,
+            widen_rows(
+                p.kernels, <const bfloat16_t*> at(slots, p.x) + row * p.x_row, p.x_row, count, p.n,
+                lines,
             )
-        else:
-            x = <const float*> at(slots, p.x) + row * p.x_row
-        y = line if p.to_bfloat16 else <float*> at(slots, p.y) + row * p.y_row
         p.kernels.f32_layer_norm_rows(
-            p.centred, x, p.n, y, p.n, 1, p.n, <const float*> at_or_null(slots, p.weight),
+            p.centred,
+            lines if p.from_bfloat16 else <const float*> at(slots, p.x) + row * p.x_row,
+            p.n if p.from_bfloat16 else p.x_row,
+            lines if p.to_bfloat16 else <float*> at(slots, p.y) + row * p.y_row,
+            p.n if p.to_bfloat16 else p.y_row,
+            count, p.n, <const float*> at_or_null(slots, p.weight),
             <const float*> at_or_null(slots, p.bias), p.eps,
         )
         if p.to_bfloat16:
-            p.kernels.f32_to_bf16(p.n, line, <bfloat16_t*> at(slots, p.y) + row * p.y_row)
+            round_rows(
+                p.kernels, lines, count, p.n, <bfloat16_t*> at(slots, p.y) + row * p.y_row, p.y_row
+            )
+        row += count
 
 
 cdef struct group_norm_t:

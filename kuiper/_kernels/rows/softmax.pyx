@@ -2,8 +2,8 @@
 
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
-from kuiper._kernels.micro.element_functions cimport Type
 from kuiper._kernels.micro.table cimport kernels_t
+from kuiper._kernels.rows.narrow cimport round_rows, rows_together, widen_rows
 from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
 
 from kuiper.ir.dtypes import BFLOAT16
@@ -65,11 +65,18 @@ cdef class SoftmaxStep(Step):
         self.bytes = float(x.n_bytes + y.n_bytes)
 
 
-def scratch_bytes(x):
-    """Return the bytes of scratch that a step over `x` needs; also to or from bfloat16."""
-    if x.shape[2] == 1:
-        return 4 * x.shape[1]
-    return 16 * active().lanes * x.shape[1]
+def scratch_bytes(x, is_narrow=False):
+    """Return the bytes of scratch that a step needs.
+
+    Parameters
+    ----------
+    x : TensorView
+    is_narrow : bool, default=False
+        Whether the input or the output is in bfloat16.
+    """
+    if x.shape[2] > 1:
+        return 16 * active().lanes * x.shape[1]
+    return 4 * x.shape[1] * rows_together(x.shape[1]) if is_narrow else 0
 
 
 cdef void softmax_run(
@@ -114,22 +121,26 @@ cdef void softmax_narrow_run(
     Source : torch.nn.functional.softmax, log_softmax, softmin
     """
     cdef const softmax_t* p = <const softmax_t*> params
-    cdef float* line = <float*> at(slots, p.scratch)
-    cdef const float* x
-    cdef float* y
-    cdef Py_ssize_t row
-    for row in range(
-        shard_start(p.outer, shard, n_shards), shard_start(p.outer, shard + 1, n_shards)
-    ):
+    cdef float* lines = <float*> at(slots, p.scratch)
+    cdef Py_ssize_t row = shard_start(p.outer, shard, n_shards), count
+    cdef Py_ssize_t stop = shard_start(p.outer, shard + 1, n_shards)
+    while row < stop:
+        count = min(rows_together(p.n), stop - row)
         if p.from_bfloat16:
-            x = line
-            p.kernels.typed_convert(
-                Type.BFLOAT16, Type.FLOAT32, p.n,
-                <const bfloat16_t*> at(slots, p.x) + row * p.x_outer, line,
+            widen_rows(
+                p.kernels, <const bfloat16_t*> at(slots, p.x) + row * p.x_outer, p.x_outer, count,
+                p.n, lines,
             )
-        else:
-            x = <const float*> at(slots, p.x) + row * p.x_outer
-        y = line if p.to_bfloat16 else <float*> at(slots, p.y) + row * p.y_outer
-        p.kernels.f32_softmax_rows(p.is_log, x, p.n, y, p.n, 1, p.n, p.scale)
+        p.kernels.f32_softmax_rows(
+            p.is_log,
+            lines if p.from_bfloat16 else <const float*> at(slots, p.x) + row * p.x_outer,
+            p.n if p.from_bfloat16 else p.x_outer,
+            lines if p.to_bfloat16 else <float*> at(slots, p.y) + row * p.y_outer,
+            p.n if p.to_bfloat16 else p.y_outer, count, p.n, p.scale,
+        )
         if p.to_bfloat16:
-            p.kernels.f32_to_bf16(p.n, line, <bfloat16_t*> at(slots, p.y) + row * p.y_outer)
+            round_rows(
+                p.kernels, lines, count, p.n, <bfloat16_t*> at(slots, p.y) + row * p.y_outer,
+                p.y_outer,
+            )
+        row += count

@@ -13,6 +13,7 @@ from kuiper._kernels.rows.normalize import (
     LayerNormStep,
     LocalResponseNormStep,
     local_response_scratch,
+    narrow_rows_bytes,
 )
 from kuiper.errors import ShapeError
 from kuiper.expression import Call, Literal, Ref
@@ -107,7 +108,7 @@ class LayerNorm(Record[T]):
         weight, bias = _factor(b, self.weight), _factor(b, getattr(self, "bias", None))
         eps = MACHINE_EPSILON if self.eps is None else self.eps
         is_narrow = BFLOAT16 in (x.dtype, b.output_dtype())
-        line = b.scratch(4 * n) if is_narrow else None
+        line = b.scratch(narrow_rows_bytes(n)) if is_narrow else None
         b.step(LayerNormStep(rows, y, weight, bias, eps, self.centred, line))
 
     @staticmethod

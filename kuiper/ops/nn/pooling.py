@@ -330,7 +330,8 @@ class AdaptiveAvgPool(_AdaptivePool[T]):
     def bind(self: AdaptiveAvgPool[TensorView], b: Binder) -> None:
         x, spatial = self.input, self.spatial
         is_one = all(len(axis) == 1 for axis in self._windows())
-        if is_one and x.dtype == np.float32 and x.size and x.is_contiguous:
+        is_wide = x.dtype == np.float32 and b.output_dtype() == np.float32
+        if is_one and is_wide and x.size and x.is_contiguous:
             # A contiguous plane is one row; no channels-last copy is needed.
             bind_reduction(b, x, range(x.rank - spatial, x.rank), True, "mean")
         else:

@@ -10,8 +10,11 @@ from kuiper._kernels.elementwise.typed import TypedStep
 from kuiper._runtime.step import run_step
 from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Buffer, TensorView, contiguous_strides
+from kuiper.model import Model
 from kuiper.planning.precision import default_precision
 
+from ...support.halves import relative_error
+from ...support.textgraph import graph_of, linear, text, values
 from ...support.workbench import ISAS, isa
 
 FLOAT32 = np.dtype(np.float32)
@@ -117,3 +120,17 @@ def test_the_default_of_a_block_precedes_the_environment(monkeypatch):
         assert kuiper.load(PARAM).precision == "bfloat16"
         assert kuiper.load(PARAM, precision="float32").precision == "float32"
     assert kuiper.load(PARAM).precision == "float32"
+
+
+def test_a_converted_input_is_not_taken_for_the_result_that_overwrites_it():
+    lines = [
+        linear("f", "x", "a", 6, 8),
+        "F.softmax s 1 1 a b dim=1",
+        "F.softmax t 1 1 b c dim=1",
+        "pnnx.Expression e 2 1 b c d expr=sub(@0,@1)",
+        linear("g", "d", "y", 8, 3),
+    ]
+    graph = graph_of(text(*lines))
+    x = values(2, 5, 6)
+    found = Model(graph, precision="bfloat16")(x)
+    assert relative_error(found, Model(graph)(x)) < 2e-2
