@@ -12,8 +12,7 @@ from kuiper._kernels.micro.packed import PairPanels
 from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.product.algorithms.base import ConvAlgorithm
-from kuiper.ops.product.algorithms.few_inputs import MAX_CHANNELS, is_channels_last
+from kuiper.ops.product.algorithms.few_inputs import FewInputs, is_channels_last
 from kuiper.ops.product.narrow import rows_of_filters
 
 __all__ = ["FewInputsPairs"]
@@ -23,22 +22,15 @@ __all__ = ["FewInputsPairs"]
 MIN_PRODUCTS = 27 * 64
 
 
-class FewInputsPairs(ConvAlgorithm):
+class FewInputsPairs(FewInputs):
     """Implicit GEMM whose taps are rows of the filter: all their columns and channels."""
 
     name = "few_inputs_pairs"
-    takes_bfloat16 = True
 
     def refusal(self) -> str:
+        if reason := super().refusal():
+            return reason
         c = self.c
-        if c.is_volume:
-            return "volumes have no such kernel"
-        if c.groups > 1:
-            return f"{c.groups} groups, one is supported"
-        if c.in_channels > MAX_CHANNELS:
-            return f"{c.in_channels} input channels, at most {MAX_CHANNELS} are few"
-        if c.x.dtype == BFLOAT16:
-            return "the input is stored in bfloat16"
         products = c.filters.n_terms * c.out_channels
         if products < MIN_PRODUCTS:
             return f"{products} products per pixel, from {MIN_PRODUCTS} on they pay"
