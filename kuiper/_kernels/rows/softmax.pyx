@@ -56,8 +56,8 @@ cdef class SoftmaxStep(Step):
         self.p.y_outer, self.p.y_step = y.strides[0], y.strides[1]
         self.p.n_strips = ceil_div(self.p.inner, STRIP)
         self.p.from_bfloat16, self.p.to_bfloat16 = x.dtype == BFLOAT16, y.dtype == BFLOAT16
-        is_narrow = self.p.from_bfloat16 or self.p.to_bfloat16
-        self.run = softmax_narrow_run if is_narrow else softmax_run
+        in_bfloat16 = self.p.from_bfloat16 or self.p.to_bfloat16
+        self.run = softmax_narrow_run if in_bfloat16 else softmax_run
         self.params = &self.p
         self.max_shards = max(min(self.p.outer * self.p.n_strips, x.size // SHARD_TERMS), 1)
         self.kind = "softmax"
@@ -65,18 +65,18 @@ cdef class SoftmaxStep(Step):
         self.bytes = float(x.n_bytes + y.n_bytes)
 
 
-def scratch_bytes(x, is_narrow=False):
+def scratch_bytes(x, in_bfloat16=False):
     """Return the bytes of scratch that a step needs.
 
     Parameters
     ----------
     x : TensorView
-    is_narrow : bool, default=False
+    in_bfloat16 : bool, default=False
         Whether the input or the output is in bfloat16.
     """
     if x.shape[2] > 1:
         return 16 * active().lanes * x.shape[1]
-    return 4 * x.shape[1] * rows_together(x.shape[1]) if is_narrow else 0
+    return 4 * x.shape[1] * rows_together(x.shape[1]) if in_bfloat16 else 0
 
 
 cdef void softmax_run(

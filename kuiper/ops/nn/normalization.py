@@ -107,8 +107,8 @@ class LayerNorm(Record[T]):
         rows, y = (v.reshape((v.shape[0], n)) for v in (rows, y))
         weight, bias = _factor(b, self.weight), _factor(b, getattr(self, "bias", None))
         eps = MACHINE_EPSILON if self.eps is None else self.eps
-        is_narrow = BFLOAT16 in (x.dtype, b.output_dtype())
-        line = b.scratch(narrow_rows_bytes(n)) if is_narrow else None
+        in_bfloat16 = BFLOAT16 in (x.dtype, b.output_dtype())
+        line = b.scratch(narrow_rows_bytes(n)) if in_bfloat16 else None
         b.step(LayerNormStep(rows, y, weight, bias, eps, self.centred, line))
 
     @staticmethod

@@ -71,16 +71,16 @@ class Softmax(Record[T]):
             order = list(range(x.rank))
             rows = as_rows(x, order, [axis])
         assert rows is not None  # contiguous at the latest
-        is_narrow = BFLOAT16 in (rows.dtype, b.output_dtype())
-        if is_narrow and rows.shape[2] > 1:
+        in_bfloat16 = BFLOAT16 in (rows.dtype, b.output_dtype())
+        if in_bfloat16 and rows.shape[2] > 1:
             # Before the output, which may overwrite x and with it what was converted.
             rows = b.stored(rows, FLOAT32)
         y = as_rows(b.output(layout=x, reuse=x), order, [axis])
         assert y is not None
         wide = y
-        if is_narrow and rows.shape[2] > 1 and y.dtype != FLOAT32:
+        if in_bfloat16 and rows.shape[2] > 1 and y.dtype != FLOAT32:
             wide = b.temporary(y.shape, FLOAT32)
-        scratch = b.scratch(scratch_bytes(rows, is_narrow))
+        scratch = b.scratch(scratch_bytes(rows, in_bfloat16))
         b.step(SoftmaxStep(rows, wide, scratch, self.is_log, self.scale))
         if wide is not y:
             b.copy(wide, y)
