@@ -536,7 +536,7 @@ cdef enum:
 ctypedef void (*bf16_wino_input_fn)(
     Py_ssize_t channels, const bfloat16_t* const* pixels, bfloat16_t* v, Py_ssize_t stride,
 ) noexcept nogil
-# The same of bytes less their zero point.
+# The same of bytes less their zero point; NULL unless pairs_are_native.
 ctypedef void (*u8_wino_input_fn)(
     Py_ssize_t channels, const uint8_t* const* pixels, float zero, bfloat16_t* v, Py_ssize_t stride,
 ) noexcept nogil

@@ -192,7 +192,8 @@ cdef bint bf16_wino_output_4(
 cdef void fill_winograd_pairs(kernels_t* k) noexcept:
     k.bf16_wino_input[2] = bf16_wino_input_2
     k.bf16_wino_input[4] = bf16_wino_input_4
-    k.u8_wino_input[2] = u8_wino_input_2
-    k.u8_wino_input[4] = u8_wino_input_4
+    if PAIRS_ARE_NATIVE:  # nothing else calls them, and the compiler leaves them out
+        k.u8_wino_input[2] = u8_wino_input_2
+        k.u8_wino_input[4] = u8_wino_input_4
     k.bf16_wino_output[2] = bf16_wino_output_2
     k.bf16_wino_output[4] = bf16_wino_output_4
