@@ -154,11 +154,14 @@ class Expression(Record[T]):
         return result if isinstance(result, TensorSpec) else StaticValue(result)
 
     def bind(self: Expression[TensorView], b: Binder) -> None:
-        known = [_in_float32(operand) for operand in self.operands]
-        result = _fold(Expression(expr=self.expr, operands=known))
-        for operand, other in zip(self.operands, known, strict=True):
-            if result is other:
-                result = operand
+        if any(map(_in_bfloat16, self.operands)):
+            known = [_in_float32(operand) for operand in self.operands]
+            result = _fold(Expression(expr=self.expr, operands=known))
+            for operand, other in zip(self.operands, known, strict=True):
+                if result is other:
+                    result = operand
+        else:
+            result = _fold(self)
         if isinstance(result, ElementwiseProgram):
             _bind_program(b, result, self.operands)
         elif isinstance(result, Deferred):
@@ -229,18 +232,23 @@ class Formula(Record[T]):
         return Expression[TensorSpec](expr=tree, operands=operands).infer()
 
     def bind(self: Formula[TensorView], b: Binder) -> None:
-        known = {name: _in_float32(value) for name, value in vars(self).items()}
-        views = {id(known[name]): value for name, value in vars(self).items()}
-        tree, operands = type(self)(**known).formula()
-        operands = [views.get(id(operand), operand) for operand in operands]
+        if any(map(_in_bfloat16, vars(self).values())):
+            known = {name: _in_float32(value) for name, value in vars(self).items()}
+            views = {id(known[name]): value for name, value in vars(self).items()}
+            tree, operands = type(self)(**known).formula()
+            operands = [views.get(id(operand), operand) for operand in operands]
+        else:
+            tree, operands = self.formula()
         Expression[TensorView](expr=tree, operands=operands).bind(b)
+
+
+def _in_bfloat16(value: Any) -> bool:
+    return isinstance(value, TensorView) and value.dtype == BFLOAT16
 
 
 def _in_float32(value: Any) -> Any:
     """Return the spec of a tensor that is stored in bfloat16; expressions compute in float32."""
-    if isinstance(value, TensorView) and value.dtype == BFLOAT16:
-        return TensorSpec(value.shape)
-    return value
+    return TensorSpec(value.shape) if _in_bfloat16(value) else value
 
 
 def bind_tree(b: Binder, tree: Node, operands: Sequence[TensorView]) -> None:
