@@ -554,7 +554,7 @@ def _packed(b: Binder, layer: Layer, weight: TensorView) -> TensorView:
 
 def _product_of_pairs(b: Binder, layer: Layer, weight: TensorView) -> Product:
     """Return the function that adds the step of a layer whose rows are rounded to bfloat16."""
-    from kuiper.ops.product.narrow import pairs_step
+    from kuiper.ops.product.narrow import linear_pairs_step
 
     def fill(memory: np.ndarray) -> None:
         part = np.asarray(weight.constant, np.float32)[layer.rows]
@@ -564,7 +564,7 @@ def _product_of_pairs(b: Binder, layer: Layer, weight: TensorView) -> Product:
     packed = b.packed([PairPanels(columns, 1, depth, part=layer.key)], fill)
 
     def add(x: TensorView, y: TensorView, epilogue: Epilogue | None = None) -> None:
-        b.step(pairs_step(b, b.stored(x, BFLOAT16), packed, y, depth, epilogue))
+        b.step(linear_pairs_step(b, b.stored(x, BFLOAT16), packed, y, depth, epilogue))
 
     return add
 

@@ -34,7 +34,7 @@ __all__ = [
     "PIXELS",
     "as_image",
     "linear_pairs",
-    "pairs_step",
+    "linear_pairs_step",
     "rows_epilogue",
     "rows_of_filters",
 ]
@@ -115,7 +115,7 @@ def linear_pairs(
         from kuiper.ops.product.algorithms.bfloat16 import pairs_at_run_time
 
         packed, _ = pairs_at_run_time(b, float_panels(a, b), columns, depth)
-    return pairs_step(b, x, packed, y, depth, rows_epilogue(b, residual))
+    return linear_pairs_step(b, x, packed, y, depth, rows_epilogue(b, residual))
 
 
 def rows_epilogue(b: Binder, residual: TensorView | None) -> Any:
@@ -123,7 +123,7 @@ def rows_epilogue(b: Binder, residual: TensorView | None) -> Any:
     return make_epilogue(b, None if residual is None else as_image(residual))
 
 
-def pairs_step(
+def linear_pairs_step(
     b: Binder, x: TensorView, packed: TensorView, y: TensorView, depth: int, epilogue: Any = None
 ) -> Any:
     """Return the step of ``y = x @ weight.T + bias`` for packed weights.
