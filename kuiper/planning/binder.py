@@ -48,6 +48,11 @@ class Binder:
         """Whether the precision of the model is bfloat16."""
         return self._planner.bfloat16 is not None
 
+    @property
+    def is_averaged(self) -> bool:
+        """Whether a mean averages the errors of the operator away before they reach a result."""
+        return self.operator in self._planner.averaged
+
     def output_spec(self, index: int = 0) -> TensorSpec:
         """Return the inferred shape and dtype of an output."""
         return self._planner.specs[self.operator.outputs[index]]

@@ -91,6 +91,7 @@ class Mean(_Reduction[T]):
     Source: torch.mean.
     """
 
+    takes_means = True
     kind: ClassVar[str] = "mean"
     function: ClassVar[Callable[..., Any]] = staticmethod(mean)
     only_floats: ClassVar[bool] = True

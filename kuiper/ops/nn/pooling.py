@@ -222,6 +222,7 @@ class AvgPool(_FixedPool[T]):
         As for the maximum, or if `divisor_override` is 0.
     """
 
+    takes_means = True
     input: T = Tensor()
     kernel_size: tuple[int, ...] = Ints(minimum=1)
     stride: tuple[int, ...] | None = Ints(default=None, minimum=1, nullable=True)
@@ -321,6 +322,7 @@ class AdaptiveAvgPool(_AdaptivePool[T]):
         If the input is no float image, or is empty while the output is not.
     """
 
+    takes_means = True
     input: T = Tensor()
     output_size: tuple[int, ...] = Ints(minimum=0)
 

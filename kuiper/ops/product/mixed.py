@@ -15,7 +15,7 @@ from kuiper._kernels.micro import dispatch
 from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import Epilogue
-from kuiper.ops.product.algorithms.base import Choice, Convolution
+from kuiper.ops.product.algorithms.base import MAX_ERROR_AVERAGED, Choice, Convolution
 from kuiper.ops.product.algorithms.winograd_pairs import WinogradPairs
 from kuiper.ops.product.filters import Filters
 from kuiper.ops.product.geometry import Geometry
@@ -71,7 +71,9 @@ def mixed_winograd(
     if not largest < MAX_WEIGHT:
         return False
     filters = _Dequantized(a.weight, scales, a.bias)
-    algorithm = WinogradPairs(Convolution(x, y, filters, geometry, a.groups, epilogue))
+    c = Convolution(x, y, filters, geometry, a.groups, epilogue)
+    c.max_error = MAX_ERROR_AVERAGED
+    algorithm = WinogradPairs(c)
     if algorithm.refusal() or algorithm.cost() > MAX_COST:
         return False
     for step in algorithm.bind(b, a.input_zero_point):

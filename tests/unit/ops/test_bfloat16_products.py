@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kuiper.model import Model
-from kuiper.ops.product.algorithms.winograd_pairs import MAX_ERROR
+from kuiper.ops.product.algorithms.base import MAX_ERROR
 
 from ...support.halves import relative_error
 from ...support.textgraph import branch, conv, graph_of, linear, text, values

@@ -8,7 +8,12 @@ GEMM.  The choice, and so the result, depends neither on the batch nor on the nu
 from __future__ import annotations
 
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.product.algorithms.base import Choice, ConvAlgorithm, Convolution
+from kuiper.ops.product.algorithms.base import (
+    MAX_ERROR_AVERAGED,
+    Choice,
+    ConvAlgorithm,
+    Convolution,
+)
 from kuiper.ops.product.algorithms.depthwise import Depthwise
 from kuiper.ops.product.algorithms.few_inputs import FewInputs
 from kuiper.ops.product.algorithms.few_outputs import FewOutputs
@@ -71,6 +76,8 @@ def only_gemm(reason: str) -> Choice:
 
 def bind_convolution(b: Binder, c: Convolution) -> None:
     """Add the steps of a convolution with constant filters."""
+    if b.is_averaged:
+        c.max_error = MAX_ERROR_AVERAGED
     algorithm, choice = choose(c)
     if c.in_bfloat16 and not algorithm.takes_bfloat16:
         from kuiper.ops.product.algorithms.bfloat16 import bind_widened

@@ -13,7 +13,23 @@ from kuiper.ops.core.epilogue import Epilogue
 from kuiper.ops.product.filters import Filters
 from kuiper.ops.product.geometry import Geometry
 
-__all__ = ["Choice", "ConvAlgorithm", "Convolution", "image_window", "planes_of", "voxel_rows"]
+__all__ = [
+    "MAX_ERROR",
+    "MAX_ERROR_AVERAGED",
+    "Choice",
+    "ConvAlgorithm",
+    "Convolution",
+    "image_window",
+    "planes_of",
+    "voxel_rows",
+]
+
+
+# The errors of layers add up: a network of twelve convolutions of 4x4 tiles of Winograd's algorithm
+# has half as much again as all that is rounded otherwise, one of 2x2 tiles a tenth.
+MAX_ERROR = 5e-3
+# Where a mean over many pixels follows, or the rounding to bytes is coarser anyway.
+MAX_ERROR_AVERAGED = 1.25e-2
 
 
 class Convolution:
@@ -34,7 +50,11 @@ class Convolution:
     is_volume : bool
     in_bfloat16 : bool
         Whether the input or the output is stored in bfloat16.
+    max_error : float
+        The relative error of the sums up to which an algorithm in bfloat16 may be chosen.
     """
+
+    max_error = MAX_ERROR
 
     def __init__(
         self,

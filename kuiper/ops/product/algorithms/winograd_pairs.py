@@ -2,7 +2,7 @@
 
 Rounding the transformed operands to 8 bits makes the error of a layer larger than rounding its
 filters alone (1.7e-3 of the norm of the result); `ERRORS` are the bounds, by side of a tile.  A
-tile is used whose bound is at most `MAX_ERROR`.
+tile is used whose bound is at most the convolution's `max_error`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ __all__ = ["ERRORS", "WinogradPairs"]
 # By side of a tile: the relative error of the sums if weights and inputs are noise around zero, the
 # worst case.  If inputs are not negative, as after a ReLU, it is 3.3e-3 and 9.7e-3.
 ERRORS = {2: 4.2e-3, 4: 1.2e-2}
-MAX_ERROR = 1.25e-2
+
+# The part of the time of the tile with smaller errors that a larger tile may take.
+WORTH_ERRORS = 0.77
 
 # Cycles of the transforms of a tile per channel.
 TRANSFORMS = {2: 80, 4: 250}
@@ -76,7 +78,7 @@ class WinogradPairs(ConvAlgorithm):
 
     def cost(self) -> float:
         c = self.c
-        self.tile, cost = _estimate(c.in_channels, c.out_channels, c.size)
+        self.tile, cost = _estimate(c.in_channels, c.out_channels, c.size, c.max_error)
         return cost
 
     def pack(self, b: Binder) -> TensorView:
@@ -125,8 +127,10 @@ class WinogradPairs(ConvAlgorithm):
         return steps
 
 
-def _estimate(in_channels: int, out_channels: int, size: tuple[int, ...]) -> tuple[int, float]:
-    """Return the fastest tile side, and its estimated time relative to implicit GEMM of pairs.
+def _estimate(
+    in_channels: int, out_channels: int, size: tuple[int, ...], max_error: float
+) -> tuple[int, float]:
+    """Return the best tile side, and its estimated time relative to implicit GEMM of pairs.
 
     As :func:`.winograd.estimate`, with two products per lane and instruction where it is native.
     """
@@ -143,12 +147,12 @@ def _estimate(in_channels: int, out_channels: int, size: tuple[int, ...]) -> tup
     direct = max(9 * math.prod(size) / products, reading(9))
     best, least = 0, math.inf
     for tile, error in ERRORS.items():
-        if error > MAX_ERROR:
+        if error > max_error:
             continue
         tiles = -(-size[0] // tile) * -(-size[1] // tile)
         weights = (tile + 2) ** 2
         transforms = TRANSFORMS[tile] * tiles / lanes * (1 / in_channels + 1 / out_channels)
         cycles = max(weights * tiles / products, reading(weights)) + transforms
-        if cycles < least:
+        if cycles < WORTH_ERRORS * least:
             best, least = tile, cycles
     return best, least / direct
