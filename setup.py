@@ -110,6 +110,7 @@ MICRO_HEADERS = (
     "dot_tile.h",
     "few_outputs.h",
     "heights.h",
+    "keep_sums.h",
     "lanes.h",
     "narrow_depthwise.h",
     "pair_tile.h",

@@ -123,6 +123,7 @@ cdef void transform_panel(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept
         for i in range(points):
             for j in range(nr):
                 panels[i * apart + j] = 0  # the output transform adds the biases
+            kernels.bf16_keep_sums(some.channels, panels + i * apart + nr)
             kernels.bf16_pack(
                 1, some.channels, panels + i * apart, NULL, 0,
                 some.out + (row * points + i) * some.frequency + panel * some.panel_bytes,

@@ -90,6 +90,8 @@ def pack_panels(weight, bias, int n_threads=1, out=None):
 def pack_pairs(weight, bias, int n_threads, out):
     """Pack a matrix, given as its transpose, into panels of pairs of bfloat16.
 
+    Columns are rounded such that their sums stay nearly the same.
+
     Parameters
     ----------
     weight, bias, n_threads
@@ -106,7 +108,7 @@ def pack_pairs(weight, bias, int n_threads, out):
 
 cdef struct pairs_t:             # the job of threads that round panels
     const kernels_t* kernels
-    const float* floats          # (panels, 1 + taps * channels, nr)
+    float* floats                # (panels, 1 + taps * channels, nr), is overwritten
     char* out
     Py_ssize_t panel_bytes       # of `out`
     Py_ssize_t taps
@@ -114,7 +116,7 @@ cdef struct pairs_t:             # the job of threads that round panels
 
 
 cdef pair_panels(
-    const float[:, :, ::1] floats, Py_ssize_t taps, Py_ssize_t channels, uint16_t[:, :, ::1] out,
+    float[:, :, ::1] floats, Py_ssize_t taps, Py_ssize_t channels, uint16_t[:, :, ::1] out,
     int n_threads,
 ):
     cdef pairs_t job
@@ -129,11 +131,10 @@ cdef pair_panels(
 
 cdef void round_panel(void* job, Py_ssize_t panel, Py_ssize_t rank) noexcept nogil:
     cdef pairs_t* p = <pairs_t*> job
-    p.kernels.bf16_pack(
-        p.taps, p.channels,
-        p.floats + panel * (1 + p.taps * p.channels) * p.kernels.nr, NULL, 0,
-        p.out + panel * p.panel_bytes,
-    )
+    cdef Py_ssize_t terms = p.taps * p.channels, nr = p.kernels.nr
+    cdef float* floats = p.floats + panel * (1 + terms) * nr
+    p.kernels.bf16_keep_sums(terms, floats + nr)
+    p.kernels.bf16_pack(p.taps, p.channels, floats, NULL, 0, p.out + panel * p.panel_bytes)
 
 
 cdef bint pack_stored(

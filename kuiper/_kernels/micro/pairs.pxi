@@ -13,6 +13,9 @@ cdef extern from "_kernels/simd/pair_tile.h" nogil:
     void enter_pairs "kp_enter_pairs"(bf16_gemm_fn* table) noexcept
     double bf16_multiply_adds "kp_pair_multiply_adds"(Py_ssize_t rounds, float* sink) noexcept
 
+cdef extern from "_kernels/simd/keep_sums.h" nogil:
+    void keep_sums "kp_keep_sums"(Py_ssize_t rows, float* panel) noexcept
+
 
 cdef inline void add_residual_rows(
     Py_ssize_t m, float* sums, Py_ssize_t ld, Py_ssize_t n, const void* residual, Py_ssize_t ldr,
@@ -129,6 +132,7 @@ cdef void f32_to_bf16(Py_ssize_t n, const float* x, bfloat16_t* y) noexcept nogi
 cdef void fill_pairs(kernels_t* k) noexcept:
     k.f32_to_bf16 = f32_to_bf16
     k.bf16_end = end_float_sums
+    k.bf16_keep_sums = keep_sums
     k.bf16_pack = bf16_pack
     k.pair_mr = PAIR_ROWS
     k.pairs_are_native = PAIRS_ARE_NATIVE

@@ -266,6 +266,9 @@ ctypedef void (*bf16_end_fn)(
 # y[i] = x[i], to nearest even, for i < n.
 ctypedef void (*f32_to_bf16_fn)(Py_ssize_t n, const float* x, bfloat16_t* y) noexcept nogil
 
+# Rounds rows of nr weights to bfloat16, in place, and keeps the sums of columns where it can.
+ctypedef void (*bf16_keep_sums_fn)(Py_ssize_t rows, float* panel) noexcept nogil
+
 # Such a panel from one of floats, (1 + taps * channels, nr), to nearest even.  Term c of each tap
 # is multiplied by factors[c * step] first, unless factors is NULL.
 ctypedef void (*bf16_pack_fn)(
@@ -627,6 +630,7 @@ ctypedef struct kernels_t:
     bf16_gemm_fn[MAX_MR + 1] bf16_gemm
     bf16_end_fn bf16_end
     bf16_end_fn f32_end
+    bf16_keep_sums_fn bf16_keep_sums
     bf16_pack_fn bf16_pack
     f32_to_bf16_fn f32_to_bf16
     # tensors of bytes
