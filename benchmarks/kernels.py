@@ -6,22 +6,30 @@ the time of its arithmetic at the first, or of its bytes at the second, whicheve
 last column is the fraction of that speed. Winograd's and Strassen's algorithms count the
 operations that they do, fewer than those of the definition.
 
-Run: ``python benchmarks kernels [--threads 2] [--only conv] [--json FILE]``; needs numpy and
-kuiper. ``KUIPER_ISA`` chooses the variant.
+With ``--precision bfloat16`` or ``int8`` only dense products are measured, which read and write
+elements of this type: another layer follows each of them.  The ceiling is then the speed of the
+instructions that sum two or four products per lane.
+
+Run: ``python benchmarks kernels [--threads 2] [--only conv] [--precision float32] [--json FILE]``;
+needs numpy and kuiper. ``KUIPER_ISA`` chooses the variant.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 
 import numpy as np
 
 import kuiper
+from kuiper._kernels.micro import dispatch
 from kuiper.ir import Attribute, Graph
 from kuiper.model import Model
 from kuiper.report import measure_peaks
+
+PRECISIONS = ("float32", "bfloat16", "int8")
 
 
 def one(type: str, shapes, params: dict | None = None, weights: dict | None = None):
@@ -134,16 +142,59 @@ LAYERS = {
 }  # fmt: skip
 
 
-def measure(make, runs: int) -> dict:
-    """Return seconds (median), operations and bytes of a layer, without layout copies."""
+def is_dense(name: str) -> bool:
+    words = ("depthwise", "groups", "transposed", " 3-", "1 x")
+    return name.startswith(("conv", "linear")) and not any(word in name for word in words)
+
+
+def in_precision(model: Model, inputs, precision: str) -> Model:
+    """Return a model of a dense layer that reads and writes a type, with a layer after it."""
+    graph = model.graph
+    (layer,) = (operator for operator in graph if operator.name == "op")
+    (output,) = (operator for operator in graph if operator.type == "pnnx.Output")
+    columns = layer.attributes["weight"].shape[0]
+    is_conv = layer.type == "nn.Conv2d"
+    after = conv(columns, 16, 1) if is_conv else linear(1, columns, 16)
+    (follower,) = (operator for operator in after[0].graph if operator.name == "op")
+    graph.remove_operator(output)
+    graph.add_operator(
+        follower.type, "next", ["y"], ["z"], params=follower.params, attributes=follower.attributes
+    )
+    graph.add_operator("pnnx.Output", "out", ["z"])
+    if precision == "int8":
+        return kuiper.quantize(Model(graph), inputs)
+    return Model(graph, precision=precision)
+
+
+def measure(make, runs: int, precision: str) -> dict:
+    """Return seconds (median), operations and bytes of a layer, without copies and conversions."""
     model, inputs = make()
-    rows = [row for row in model.profile(*inputs, runs=runs).rows if row["kind"] != "copy"]
+    if precision != "float32":
+        model = in_precision(model, inputs, precision)
+    rows = [
+        row
+        for row in model.profile(*inputs, runs=runs).rows
+        if row["kind"] not in ("copy", "convert") and row["name"] == "op"
+    ]
     return {
         "kernels": "+".join(dict.fromkeys(row["kind"] for row in rows)),
         "seconds": sum(row["seconds"] for row in rows),
         "gflop": sum(row["gflops"] * row["seconds"] for row in rows),
         "gbyte": sum(row["gbytes"] * row["seconds"] for row in rows),
     }
+
+
+def ceiling(precision: str, threads: int) -> float:
+    """Return the GFLOP/s of multiply-adds in registers.
+
+    Instructions that sum four products of bytes run at the rate of those of one of floats.
+    """
+    best, end = 0.0, time.perf_counter() + 0.5
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        count = dispatch.multiply_adds(20_000, threads, precision == "bfloat16")
+        best = max(best, count / (time.perf_counter() - start) / 1e9)
+    return best * (4 if precision == "int8" else 1)
 
 
 def main():
@@ -156,10 +207,13 @@ def main():
     parser.add_argument(
         "--rounds", type=int, default=3, help="how often, the others in between; the best counts"
     )
+    parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     kuiper.set_num_threads(options.threads)
     peaks = measure_peaks(2.0)
+    if options.precision != "float32":
+        peaks = peaks._replace(gflops=ceiling(options.precision, options.threads))
     caches = ", ".join(f"{speed:.0f} up to {size / 2**20:g} MiB" for size, speed in peaks.caches)
     print(
         f"{options.threads} threads: {peaks.gflops:.0f} GFLOP/s; GB/s: {caches}, "
@@ -168,11 +222,15 @@ def main():
     print(
         f"{'layer':34} {'kernels':44} {'us':>9} {'GFLOP/s':>8} {'GB/s':>7} {'of the ceiling':>14}"
     )
-    chosen = {name: make for name, make in LAYERS.items() if options.only in name}
+    chosen = {
+        name: make
+        for name, make in LAYERS.items()
+        if options.only in name and (options.precision == "float32" or is_dense(name))
+    }
     best = {}
     for _ in range(options.rounds):
         for name, make in chosen.items():
-            f = measure(make, options.runs)
+            f = measure(make, options.runs, options.precision)
             best[name] = min(f, best.get(name, f), key=lambda figure: figure["seconds"])
     figures = []
     for name, f in best.items():
@@ -185,5 +243,5 @@ def main():
         )
         figures.append({"layer": name, **f, "share": share})
     if options.json:
-        ceiling = {"threads": options.threads, **peaks._asdict()}
-        options.json.write_text(json.dumps({"ceiling": ceiling, "layers": figures}, indent=1))
+        ceilings = {"threads": options.threads, **peaks._asdict()}
+        options.json.write_text(json.dumps({"ceiling": ceilings, "layers": figures}, indent=1))
