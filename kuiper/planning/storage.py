@@ -7,6 +7,9 @@ it can do by its `bfloat16`:
 - ``"starts"``: a dense product, which is worth a conversion of its input;
 - ``"follows"``: everything else with such kernels; worth it where an input has the type already;
 - ``""``: float32 only; the binder converts what it reads.
+
+The residual stream of a transformer stays in float32: each layer adds to it, and normalisations,
+which read it, round what they write.  So its errors do not add up, and no product reads more.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from kuiper.ir import Operand, Operator
+from kuiper.ir import Operand, Operator, Use
 from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops import record_or_none
@@ -50,6 +53,7 @@ def bfloat16_operands(
                 for operand in operator.outputs
                 if operand not in results and _is_stored(specs.get(operand))
             )
+    stored -= _residual_streams(order, stored)
     # An operand that no such operator reads would only be converted back.
     for operator in reversed(order):
         for operand in operator.outputs:
@@ -58,6 +62,32 @@ def bfloat16_operands(
             ):
                 stored.discard(operand)
     return stored
+
+
+def _residual_streams(order: Sequence[Operator], stored: set[Operand]) -> set[Operand]:
+    """Return the sums that only normalisations of rows and the next sums read."""
+    streams: set[Operand] = set()
+    for operator in order:
+        for operand in operator.outputs:
+            if operand not in stored or not operand.uses:
+                continue
+            readers = [_is_summand(use) or _is_normalized(use) for use in operand.uses]
+            is_sum = any(map(_is_summand, operand.uses)) or not streams.isdisjoint(operator.inputs)
+            if all(readers) and is_sum and any(map(_is_normalized, operand.uses)):
+                streams.add(operand)
+    return streams
+
+
+def _is_summand(use: Use) -> bool:
+    operator = use.operator
+    if operator.type == "pnnx.Expression":
+        return str(operator.params["expr"]).startswith("add(")
+    return any(post.type == "add" and post.slot == use.slot for post in operator.post_ops)
+
+
+def _is_normalized(use: Use) -> bool:
+    record = record_or_none(use.operator.type)
+    return record is not None and record.normalizes_rows and use.slot == 0
 
 
 def float32_reasons(order: Sequence[Operator], values: Mapping[Operand, Any]) -> dict[str, str]:

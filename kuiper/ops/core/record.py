@@ -88,6 +88,8 @@ class Record(Generic[T]):
         Whether `bind` takes views stored in bfloat16, and writes outputs that the planner stores so
         (each of them may be float32 as well): ``STARTS`` for a dense product, which is worth a
         conversion of its input, ``FOLLOWS`` for other operators, ``""`` for float32 only.
+    normalizes_rows : bool
+        Whether it scales each row of its input by the statistics of this row.
     takes_means : bool
         Whether the outputs are means of elements of the first input.
     identity : bool
@@ -125,6 +127,7 @@ class Record(Generic[T]):
     post_ops = False
     computes_bytes = False
     bfloat16 = ""
+    normalizes_rows = False
     takes_means = False
     identity = False
     is_pure = True

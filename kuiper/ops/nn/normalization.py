@@ -74,6 +74,7 @@ class LayerNorm(Record[T]):
     elementwise_affine: bool = Bool(True)
     layout = Layout.LIKE
     bfloat16 = FOLLOWS
+    normalizes_rows = True
     centred: ClassVar[bool] = True
 
     def infer(self: LayerNorm[TensorSpec]) -> TensorSpec:
