@@ -14,8 +14,10 @@ from libc.string cimport memcpy, memset
 from kuiper._kernels.data.strided cimport cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.packing cimport pack_panel, padded
-from kuiper._kernels.micro.table cimport MAX_MR, kernels_t
+from kuiper._kernels.micro.table cimport MAX_MR, bfloat16_t, kernels_t
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
+
+from kuiper.ir.dtypes import BFLOAT16
 
 cdef double FLOPS_PER_BLOCK = 1e9    # of a block of rows, at least
 
@@ -44,6 +46,7 @@ cdef struct attention_t:
     mask_t mask_kind
     bint is_causal
     bint has_weights
+    bint to_bfloat16             # y; only of products of bfloat16
     float scale
     Py_ssize_t queries
     Py_ssize_t keys
@@ -288,3 +291,155 @@ cdef void attention_run(
                     y + start * p.y.row + panel * nr, p.y.row, min(nr, p.columns - panel * nr),
                     NULL, 0, -INFINITY, INFINITY,
                 )
+
+
+# -- in bfloat16 -------------------------------------------------------------------------------
+
+def pairs_scratch_bytes(Py_ssize_t keys, Py_ssize_t depth, Py_ssize_t columns):
+    """Return the bytes of scratch per thread: pairs of keys and values, a tile's scores and terms,
+    its results and the sums of its terms.
+    """
+    cdef const kernels_t* kernels = active()
+    cdef Py_ssize_t nr = kernels.nr, ld = padded(keys, nr), width = padded(columns, nr)
+    floats = (
+        ld * (1 + depth // 2) + width * (1 + ceil_div(keys, 2))
+        + kernels.pair_mr * (ld + ceil_div(ld, 2) + width) + MAX_MR
+    )
+    return 4 * floats
+
+
+cdef class PairAttentionStep(AttentionStep):
+    """Scaled dot-product attention of bfloat16, whose terms are rounded after the exponential.
+
+    Parameters
+    ----------
+    q, k, v : TensorView, bfloat16
+        Elements of a row are adjacent.  The depth is even, and so are all other strides of k.
+    y : TensorView
+        bfloat16 or float32.
+    scratch : TensorView
+        :func:`pairs_scratch_bytes` for each thread.
+    scale : float
+        Positive.
+    **options
+        All but `weights`, as of :class:`AttentionStep`.
+    """
+
+    def __init__(self, q, k, v, y, scratch, scale, **options):
+        AttentionStep.__init__(self, q, k, v, y, scratch, scale, **options)
+        self.p.to_bfloat16 = y.dtype == BFLOAT16
+        self.run = pair_attention_run
+        self.kind = "attention_bfloat16"
+
+
+cdef void pack_head_pairs(
+    const attention_t* p, const bfloat16_t* k, const bfloat16_t* v, float* keys, float* values
+) noexcept nogil:
+    """Pack pairs of the features of each key, and pairs of keys of each value's feature."""
+    cdef Py_ssize_t nr = p.kernels.nr, panel, n, i, j, no_offset = 0
+    cdef const bfloat16_t* first
+    cdef bfloat16_t* out
+    for panel in range(ceil_div(p.keys, nr)):
+        n = min(nr, p.keys - panel * nr)
+        # A pair has the size of a float, and is only moved.
+        pack_panel(
+            p.kernels, <const float*> (k + panel * nr * p.k.row), p.k.row // 2, 1, &no_offset,
+            p.depth // 2, 1, NULL, n, keys,
+        )
+        keys += (1 + p.depth // 2) * nr
+    for panel in range(ceil_div(p.columns, nr)):
+        n = min(nr, p.columns - panel * nr)
+        memset(values, 0, nr * sizeof(float))
+        out = <bfloat16_t*> (values + nr)
+        for i in range(0, p.keys, 2):
+            first = v + i * p.v.row + panel * nr
+            if n < nr or i + 1 == p.keys:
+                memset(out, 0, 2 * nr * sizeof(bfloat16_t))
+            for j in range(n):
+                out[2 * j] = first[j]
+            if i + 1 < p.keys:
+                for j in range(n):
+                    out[2 * j + 1] = first[p.v.row + j]
+            out += 2 * nr
+        values += (1 + ceil_div(p.keys, 2)) * nr
+
+
+cdef void pair_attention_run(
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
+) noexcept nogil:
+    """Scaled dot-product attention of bfloat16 by tiles of query rows.
+
+    Layout : as attention_run
+    Needs  : rows of q, k, v, y and a float mask without gaps between elements; pairs of k aligned
+    Threads: over heads x blocks of query rows
+    Source : torch.nn.functional.scaled_dot_product_attention; the division by the sum of the terms
+             after the product with the values, as in FlashAttention (arXiv:2205.14135)
+    """
+    cdef const attention_t* p = <const attention_t*> params
+    cdef const kernels_t* kernels = p.kernels
+    cdef Py_ssize_t nr = kernels.nr, mr = kernels.pair_mr, ld = padded(p.keys, nr)
+    cdef Py_ssize_t width = padded(p.columns, nr)
+    cdef Py_ssize_t key_panel = (1 + p.depth // 2) * nr
+    cdef Py_ssize_t value_panel = (1 + ceil_div(p.keys, 2)) * nr
+    cdef float* keys = <float*> at(slots, p.scratch)
+    cdef float* values = keys + ld // nr * key_panel
+    cdef float* scores = values + width // nr * value_panel
+    cdef float* tile = scores + mr * ld
+    cdef float* sums = tile + mr * width
+    cdef bfloat16_t* terms = <bfloat16_t*> (sums + MAX_MR)
+    cdef const bfloat16_t* q
+    cdef const float* added
+    cdef const uint8_t* mask
+    cdef char* y
+    cdef (const bfloat16_t*)[MAX_MR] rows
+    cdef Py_ssize_t y_bytes = sizeof(bfloat16_t) if p.to_bfloat16 else sizeof(float)
+    cdef Py_ssize_t items = p.batch.count * p.blocks, item, first, last, tiles, t
+    cdef Py_ssize_t start, m, n, i, panel, packed = -1
+    cdef cursor_t cursor
+    for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
+        seek(&p.batch, 6, &cursor, item // p.blocks)
+        q = <const bfloat16_t*> at(slots, p.q.ref) + cursor.offset[0]
+        y = at(slots, p.y.ref) + cursor.offset[3] * y_bytes
+        added, mask = NULL, NULL
+        if p.mask_kind == ADDED:
+            added = <const float*> at(slots, p.mask.ref) + cursor.offset[4]
+        elif p.mask_kind != NO_MASK:
+            mask = <const uint8_t*> at(slots, p.mask.ref) + cursor.offset[4]
+        if item // p.blocks != packed:
+            packed = item // p.blocks
+            pack_head_pairs(
+                p, <const bfloat16_t*> at(slots, p.k.ref) + cursor.offset[1],
+                <const bfloat16_t*> at(slots, p.v.ref) + cursor.offset[2], keys, values,
+            )
+        first = p.queries * (item % p.blocks) // p.blocks
+        last = p.queries * (item % p.blocks + 1) // p.blocks
+        tiles = ceil_div(last - first, mr)
+        for t in range(tiles):
+            start = first + t * (last - first) // tiles
+            m = first + (t + 1) * (last - first) // tiles - start
+            n = min(p.keys, start + m) if p.is_causal else p.keys
+            for i in range(m):
+                rows[i] = q + (start + i) * p.q.row
+            for panel in range(ceil_div(n, nr)):
+                kernels.bf16_gemm[m](
+                    1, p.depth, <const bfloat16_t* const*> rows, keys + panel * key_panel, 0,
+                    scores + panel * nr, ld, min(nr, n - panel * nr), NULL, 0, NULL,
+                )
+            hide_keys(
+                p, mask + start * p.mask.row if mask != NULL else NULL, start, m, n, scores, ld
+            )
+            kernels.bf16_exp_rows(
+                m, n, scores, ld, p.scale, added + start * p.mask.row if added != NULL else NULL,
+                p.mask.row, p.mask_kind != NO_MASK, terms, ld, sums,
+            )
+            for i in range(m):
+                rows[i] = terms + i * ld
+            for panel in range(width // nr):
+                kernels.bf16_gemm[m](
+                    1, n, <const bfloat16_t* const*> rows, values + panel * value_panel, 0,
+                    tile + panel * nr, width, min(nr, p.columns - panel * nr), NULL, 0, NULL,
+                )
+            kernels.bf16_divide_rows(
+                m, p.columns, tile, width, sums, y + start * p.y.row * y_bytes, p.y.row,
+                p.to_bfloat16,
+            )

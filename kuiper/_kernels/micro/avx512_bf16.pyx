@@ -13,6 +13,10 @@ include "dwrow.pxi"
 include "narrow_dwconv.pxi"
 include "winograd_points.pxi"
 include "winograd_pairs.pxi"
+include "move.pxi"
+include "math.pxi"
+include "rows.pxi"
+include "attend.pxi"
 
 cdef kernels_t kernels
 
@@ -24,4 +28,5 @@ def extended(table):
     fill_pairs(&kernels)
     fill_narrow_dwconv(&kernels)
     fill_winograd_pairs(&kernels)
+    fill_attend(&kernels)
     return PyCapsule_New(&kernels, "kuiper.kernels", NULL)

@@ -45,13 +45,6 @@ cdef inline void store_pooled_n(pooled_t* y, vf32 v, long n) noexcept nogil:
         store_bf16_n(y, v, n)
 
 
-cdef inline vf32 nan_max(vf32 a, vf32 b) noexcept nogil:
-    """The greater of two; NaN if either is NaN."""
-    # vmax returns its second operand if either is NaN, so one of the two is NaN.  The bitwise OR of
-    # equal numbers is that number, and of a NaN and anything a NaN.
-    return from_bits(bits(vmax(a, b)) | bits(vmax(b, a)))
-
-
 cdef inline void max_window(
     int nv, const pooled_t* x, const Py_ssize_t* rows, Py_ssize_t n_rows, Py_ssize_t n_columns,
     Py_ssize_t column, vf32* acc,

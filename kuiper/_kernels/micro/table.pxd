@@ -263,6 +263,20 @@ ctypedef void (*bf16_end_fn)(
     Py_ssize_t ldr, const sums_end_t* end,
 ) noexcept nogil
 
+# Softmax of attention but for the division: scores (m, n), row stride ld, become
+# t = scores * scale + added, and terms[i, j] = exp(t[i, j] - max t[i]), in bfloat16, with their
+# sums.  added may be NULL.  If `may_hide`, a row whose scores are all -inf has zeros and the sum 1.
+ctypedef void (*bf16_exp_rows_fn)(
+    Py_ssize_t m, Py_ssize_t n, float* scores, Py_ssize_t ld, float scale, const float* added,
+    Py_ssize_t added_row, bint may_hide, bfloat16_t* terms, Py_ssize_t terms_row, float* sums,
+) noexcept nogil
+
+# y[i, j] = x[i, j] / divisors[i] for m rows and n columns; y in bfloat16 or float32.
+ctypedef void (*bf16_divide_rows_fn)(
+    Py_ssize_t m, Py_ssize_t n, const float* x, Py_ssize_t x_row, const float* divisors, void* y,
+    Py_ssize_t y_row, bint to_bfloat16,
+) noexcept nogil
+
 # y[i] = x[i], to nearest even, for i < n.
 ctypedef void (*f32_to_bf16_fn)(Py_ssize_t n, const float* x, bfloat16_t* y) noexcept nogil
 
@@ -633,6 +647,9 @@ ctypedef struct kernels_t:
     bf16_keep_sums_fn bf16_keep_sums
     bf16_pack_fn bf16_pack
     f32_to_bf16_fn f32_to_bf16
+    # attention; only where products of bfloat16 are native, else NULL
+    bf16_exp_rows_fn bf16_exp_rows
+    bf16_divide_rows_fn bf16_divide_rows
     # tensors of bytes
     f32_to_u8_fn f32_to_u8
     u8_to_f32_fn u8_to_f32

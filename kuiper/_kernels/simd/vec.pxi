@@ -64,6 +64,13 @@ cdef extern from "_kernels/simd/dot.h" nogil:
     vf32 load_bytes "kp_load_bytes"(const uint8_t*, long) noexcept              # n <= LANES
 
 
+cdef inline vf32 nan_max(vf32 a, vf32 b) noexcept nogil:
+    """The greater of two; NaN if either is NaN."""
+    # vmax returns its second operand if either is NaN, so one of the two is NaN.  The bitwise OR of
+    # equal numbers is that number, and of a NaN and anything a NaN.
+    return from_bits(bits(vmax(a, b)) | bits(vmax(b, a)))
+
+
 cdef inline vf32 load_first(const float* x, long n) noexcept nogil:
     """The first n <= LANES values, then zeros; a plain load where n is the constant LANES."""
     return load(x) if n == LANES else load_n(x, n)

@@ -10,7 +10,7 @@ import numpy as np
 
 from kuiper._kernels.data.move import FillStep
 from kuiper._kernels.linear import attention, linear
-from kuiper._kernels.micro import packing
+from kuiper._kernels.micro import dispatch, packing
 from kuiper._kernels.micro.packed import PackedMatrix, PairPanels
 from kuiper.errors import ShapeError
 from kuiper.ir.dtypes import BFLOAT16
@@ -57,6 +57,20 @@ def bind_attention(
     **options
         `mask_hides` and `is_causal`, see :class:`~kuiper._kernels.linear.attention.AttentionStep`.
     """
+    in_pairs = BFLOAT16 in (q.dtype, k.dtype, v.dtype, y.dtype)
+    if in_pairs and not _takes_pairs(k, v, scale, weights):
+        in_pairs = False
+        q, k, v = (b.stored(value, FLOAT32) for value in (q, k, v))
+        if y.dtype == BFLOAT16:
+            wide = b.temporary(y.shape)
+            bind_attention(b, q, k, v, wide, scale, mask, weights, **options)
+            b.copy(wide, y)
+            return
+    if in_pairs:
+        q, k, v = (b.stored(value, BFLOAT16) for value in (q, k, v))
+        k = _pairs_of_keys(b, k)
+        if v.shape[-1] != 1 and v.strides[-1] != 1:
+            v = b.contiguous(v)
     if q.shape[-1] != 1 and q.strides[-1] != 1:
         q = b.contiguous(q)
     values = [q, k, v, y]
@@ -75,9 +89,32 @@ def bind_attention(
         options["mask"] = rest[0]
     if weights is not None:
         options["weights"] = rest[-1]
-    keys, depth, columns = k.shape[-2], k.shape[-1], v.shape[-1]
-    scratch = b.scratch(attention.attention_scratch_bytes(keys, depth, columns))
+    sizes = k.shape[-2], k.shape[-1], v.shape[-1]
+    if in_pairs:
+        scratch = b.scratch(attention.pairs_scratch_bytes(*sizes))
+        b.step(attention.PairAttentionStep(q, k, v, y, scratch, scale, **options))
+        return
+    scratch = b.scratch(attention.attention_scratch_bytes(*sizes))
     b.step(attention.AttentionStep(q, k, v, y, scratch, scale, **options))
+
+
+def _takes_pairs(k: TensorView, v: TensorView, scale: float, weights: TensorView | None) -> bool:
+    """Tell whether the products multiply pairs of bfloat16, which the file's shapes decide."""
+    return (
+        dispatch.has_bfloat16_products()
+        and weights is None
+        and scale > 0
+        and k.shape[-1] % 2 == 0
+        and k.shape[-1] > 0
+        and v.shape[-2] > 0
+    )
+
+
+def _pairs_of_keys(b: Binder, k: TensorView) -> TensorView:
+    """Return keys whose rows start at even elements and have no gaps; a copy if need be."""
+    starts = [s for s, extent in zip(k.strides[:-1], k.shape, strict=False) if extent != 1]
+    is_even = all(number % 2 == 0 for number in (k.offset, *starts))
+    return k if is_even and k.strides[-1] == 1 else b.contiguous(k)
 
 
 def _check_float32(a: Record[Any], *names: str) -> None:
@@ -112,6 +149,7 @@ class ScaledDotProductAttention(Record[T]):
     is_causal: bool = Bool(False)
     scale: float | None = Float(None, nullable=True)
     enable_gqa: bool = Bool(False)
+    bfloat16 = STARTS
 
     def infer(self: ScaledDotProductAttention[TensorSpec]) -> TensorSpec:
         _check_float32(self, "query", "key", "value")
@@ -143,6 +181,8 @@ class ScaledDotProductAttention(Record[T]):
         y = b.output(layout=self.query)
         mask = self.attn_mask
         if mask is not None:
+            if mask.dtype == BFLOAT16:
+                mask = b.stored(mask, FLOAT32)
             mask = mask.expand((*lead, self.query.shape[-2], self.key.shape[-2]))
         q = self.query.expand((*lead, *self.query.shape[-2:]))
         k, v, out = self.key, self.value, y
@@ -332,7 +372,7 @@ class MultiheadAttention(Record[T]):
         q, k, v = _project(self, b, query, key, value)
         n, queries = _lengths(self, query)
         keys = k.shape[-2]
-        context = b.temporary((math.prod(query.shape[:-1]), e))
+        context = b.temporary((math.prod(query.shape[:-1]), e), self.core_dtype(b))
         weights = b.temporary((n, heads, queries, keys)) if self.n_outputs > 1 else None
         out = _heads(context, n, queries, heads, self.batch_first)
         given = 0  # sequences that the mask covers
@@ -382,12 +422,23 @@ class MultiheadAttention(Record[T]):
                 _average(b, weights, average)
 
     def is_in_pairs(self: MultiheadAttention[TensorView], b: Binder) -> bool:
-        """Whether the linear layers multiply pairs of bfloat16; the scores are float32."""
+        """Whether the linear layers multiply pairs of bfloat16."""
         values = (*_inputs(self)[:3], residual_view(b))
         return self.bfloat16 != "" and (
             b.output_dtype() == BFLOAT16
             or any(value is not None and value.dtype == BFLOAT16 for value in values)
         )
+
+    def core_dtype(self: MultiheadAttention[TensorView], b: Binder) -> np.dtype:
+        """Return the element type of queries, keys, values and their result."""
+        in_pairs = (
+            self.is_in_pairs(b)
+            and dispatch.has_bfloat16_products()
+            and self.n_outputs == 1
+            and self.embed_dim // self.num_heads % 2 == 0
+            and not (self.add_bias_kv or self.add_zero_attn)
+        )
+        return BFLOAT16 if in_pairs else FLOAT32
 
     def product(self: MultiheadAttention[TensorView], b: Binder, layer: Layer) -> Product:
         """Return the function that adds the step ``y = x @ weight.T + bias`` of a layer."""
@@ -533,7 +584,7 @@ def _project(
             length += extra
         else:
             x = as_matrix(b, sources[first])
-            rows = b.temporary((x.shape[0], width))
+            rows = b.temporary((x.shape[0], width), a.core_dtype(b))
             product(x, rows)
         for number in range(last + 1 - first):
             columns = rows.narrow(1, number * e, e)
