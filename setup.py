@@ -88,18 +88,24 @@ AVX512 = [
     "-mprefer-vector-width=512",
 ]  # fmt: skip
 
+# gcc would move loads ahead until the 31 vectors of a tile no longer fit the registers.
+NEON = ["-DKUIPER_NEON", "-fno-schedule-insns"]
+
 # One source, compiled once per instruction set; kuiper._kernels.micro.dispatch picks at run time.
 # Each has the machine that the compiler makes code for, which in a cross build is not this one.
 # The baseline variant keeps the compiler's default target, so it runs on every CPU.
 ISAS = {
     "baseline": (None, []),
     "avx2": ("__x86_64__", ["-mavx2", "-mfma", "-mf16c"]),
+    "avx_vnni": ("__x86_64__", ["-mavx2", "-mfma", "-mf16c", "-mavxvnni"]),  # extends avx2
     "avx512": ("__x86_64__", AVX512),
     "avx512_vnni": ("__x86_64__", [*AVX512, "-mavx512vnni"]),  # extends avx512
     "avx512_bf16": ("__x86_64__", [*AVX512, "-mavx512bf16"]),  # too
-    # gcc would move loads ahead until the 31 vectors of a tile no longer fit the registers.
-    "neon": ("__aarch64__", ["-DKUIPER_NEON", "-fno-schedule-insns"]),
+    "neon": ("__aarch64__", NEON),
+    "neon_dot": ("__aarch64__", [*NEON, "-march=armv8.2-a+dotprod"]),  # extends neon
 }  # fmt: skip
+
+EMPTY_PROGRAM = "int main(void) { return 0; }\n"
 
 # What the micro-kernels include besides .pxi files, and the drivers do not.
 MICRO_HEADERS = (
@@ -212,8 +218,22 @@ def contraction() -> list[str]:
     return ["-ffp-contract=on"] if "found it" in told else []
 
 
+def small_loops() -> list[str]:
+    """Return the flags for drivers whose work is in micro-kernels: vectors, but no copies of loops.
+
+    gcc vectorises loops of any length from -O3 on only, if not told otherwise.
+    """
+    is_gcc = "found it" in preprocessed(
+        "#if defined(__GNUC__) && !defined(__clang__)\nfound it\n#endif\n"
+    )
+    return ["-O2", *(["-ftree-loop-vectorize", "-fvect-cost-model=dynamic"] if is_gcc else [])]
+
+
 def variants() -> list[str]:
-    """Return the instruction sets to compile for: those of the machine that code is made for."""
+    """Return the instruction sets to compile for: those of the machine that code is made for.
+
+    Old compilers do not know all of them.
+    """
     if MSVC or NO_VECTORS:
         return ["baseline"]
     machines = {machine for machine, _ in ISAS.values() if machine}
@@ -221,8 +241,9 @@ def variants() -> list[str]:
     chosen = CHOSEN_ISAS.split(",") if CHOSEN_ISAS else list(ISAS)
     return [
         isa
-        for isa, (machine, _) in ISAS.items()
-        if not machine or (isa in chosen and f"found {machine[2:]}" in text)
+        for isa, (machine, flags) in ISAS.items()
+        if not machine
+        or (isa in chosen and f"found {machine[2:]}" in text and compiles(flags, EMPTY_PROGRAM))
     ]
 
 
@@ -313,7 +334,7 @@ def extensions() -> list[Extension]:
         optimise += contraction()
     # Fully unrolled register tiles need a larger budget than gcc's default.
     unroll = ["--param=max-completely-peeled-insns=2000", "--param=max-completely-peel-times=64"]
-    if MSVC or not compiles(unroll, "int main(void) { return 0; }\n"):
+    if MSVC or not compiles(unroll, EMPTY_PROGRAM):
         unroll = []
     link_all = [] if DEBUG or MSVC or sys.platform == "darwin" else ["-s"]
     if SANITIZE:
@@ -363,6 +384,8 @@ def extensions() -> list[Extension]:
         )
         if path.parts[1] in ("_kernels", "_runtime"):
             module.cython_directives = KERNEL_DIRECTIVES
+            if path.parent.name in ("conv", "linear") and not (DEBUG or SANITIZE or MSVC):
+                module.extra_compile_args = [*flags, *small_loops()]
         elif not (DEBUG or SANITIZE or MSVC):
             # What reads files has no loops to gain by; the wheel has a limit.
             module.extra_compile_args = [*flags, "-Os"]

@@ -81,7 +81,7 @@ cdef class QuantizedDepthwiseStep(Step):
         self.p.zeros = &zero_view[0]
         self.p.channels = channels
         self.p.kernel_h, self.p.kernel_w = kernel
-        if not active().dot_is_native and dilation[1] == 1:
+        if not active().dw_takes_quads and dilation[1] == 1:
             if self.p.kernel_w <= MAX_DW_KW and window.w.in_step_w <= MAX_DW_STEP:
                 self.p.dwrow = self.p.kernels.u8_dwrow[self.p.kernel_w][window.w.in_step_w]
         self.p.dwrows = quad_kernel(kernel, window.w.in_step_w, dilation[1])
@@ -100,7 +100,7 @@ cdef class QuantizedDepthwiseStep(Step):
 cdef u8_dwrows_fn quad_kernel(kernel, Py_ssize_t stride_w, Py_ssize_t dilation_w) except *:
     """Return the kernel of adjacent windows whose quads are taps of one column, or NULL."""
     kernel_h, kernel_w = kernel
-    if not active().dot_is_native or dilation_w != 1:
+    if not active().dw_takes_quads or dilation_w != 1:
         return NULL
     # The kernel expects as many quads in a column as in a row.
     if kernel_w > MAX_DW_KW or stride_w > MAX_DW_STEP or (kernel_h + 3) // 4 != (kernel_w + 3) // 4:
@@ -123,7 +123,7 @@ def depthwise_quads(kernel, stride_w, dilation_w):
         the tap before, whose weights have to be 0.  None if the active variant takes taps one by
         one, row by row.
     """
-    if not active().dot_is_native:
+    if not active().dw_takes_quads:
         return None
     kernel_h, kernel_w = kernel
     if quad_kernel(kernel, stride_w, dilation_w) == NULL:

@@ -19,11 +19,13 @@ from kuiper.errors import KuiperError
 
 cdef extern from "_kernels/simd/cpu.h" nogil:
     int cpu_has_avx2 "kp_cpu_has_avx2"() noexcept
+    int cpu_has_avx_vnni "kp_cpu_has_avx_vnni"() noexcept
     int cpu_has_avx512 "kp_cpu_has_avx512"() noexcept
     int cpu_has_avx512_vnni "kp_cpu_has_avx512_vnni"() noexcept
     int cpu_has_avx512_bf16 "kp_cpu_has_avx512_bf16"() noexcept
     int cpu_runs_avx512_bf16 "kp_cpu_runs_avx512_bf16"() noexcept
     int cpu_has_neon "kp_cpu_has_neon"() noexcept
+    int cpu_has_neon_dot "kp_cpu_has_neon_dot"() noexcept
 
 cdef const kernels_t* _active = NULL
 _active_name = None
@@ -70,13 +72,16 @@ def extensions_of(name):
     -------
     tuple of str
     """
-    if name not in ("avx512", *TRIED):
-        return ()
     found = {
-        "avx512_vnni": cpu_has_avx512_vnni(),
-        "avx512_bf16": cpu_has_avx512_bf16() or name == "avx512_bf16",
+        "avx2": {"avx_vnni": cpu_has_avx_vnni()},
+        "avx512": {
+            "avx512_vnni": cpu_has_avx512_vnni(),
+            "avx512_bf16": cpu_has_avx512_bf16() or name == "avx512_bf16",
+        },
+        "neon": {"neon_dot": cpu_has_neon_dot()},
     }
-    return tuple(key for key, is_there in found.items() if is_there)
+    extensions = found.get(TRIED.get(name, name), {})
+    return tuple(key for key, is_there in extensions.items() if is_there)
 
 
 def tried():

@@ -1,5 +1,5 @@
 # Depthwise convolution of bytes by the instruction that sums four products
-# (simd/dot_depthwise.h): only for variants whose dot_is_native is set.
+# (simd/dot_depthwise.h): only for variants that set dw_takes_quads.
 
 from kuiper._kernels.micro.table cimport MAX_DW_STEP, u8_dwconv_fn, u8_dwrows_fn
 
@@ -10,4 +10,5 @@ cdef extern from "_kernels/simd/dot_depthwise.h" nogil:
 
 
 cdef void fill_dot_depthwise(kernels_t* k) noexcept:
+    k.dw_takes_quads = True
     enter_dot_depthwise(k.u8_dwconv, &k.u8_dwrows[0][0], MAX_DW_STEP + 1)

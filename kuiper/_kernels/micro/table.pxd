@@ -467,7 +467,7 @@ ctypedef void (*dwrow_fn)(
 #
 # weights: blocks of channels, which start with biases, scales and `start`; then
 #     - taps, whole numbers as floats, blocks of one vector (QuantizedDepthwiseBlocks); or
-#     - if dot_is_native quads of taps, blocks of DW_QUAD_CHANNELS (QuantizedDepthwiseQuads).
+#     - if dw_takes_quads quads of taps, blocks of DW_QUAD_CHANNELS (QuantizedDepthwiseQuads).
 # factor: one for all rows.
 cdef enum:
     DW_QUAD_CHANNELS = 64
@@ -636,6 +636,7 @@ ctypedef struct kernels_t:
     # integer products: u8s8_gemm[m] handles m rows, 1 <= m <= dot_mr, by nr columns
     int dot_mr
     bint dot_is_native               # whether one instruction sums four products
+    bint dw_takes_quads              # whether depthwise products of bytes use it
     u8s8_gemm_fn[MAX_MR + 1] u8s8_gemm
     quantize_rows_fn f32_quantize_rows
     # products of bfloat16: bf16_gemm[m] handles m rows, 1 <= m <= pair_mr, by nr columns

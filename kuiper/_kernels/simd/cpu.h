@@ -15,6 +15,23 @@ static inline int kp_cpu_has_avx2(void) {
 static inline int kp_cpu_has_avx2(void) { return 0; }
 #endif
 
+#if defined(KUIPER_HAS_AVX_VNNI)
+#include <cpuid.h>
+
+static inline int kp_cpu_has_avx_vnni(void) {
+    if (!kp_cpu_has_avx2()) return 0;
+#if defined(KUIPER_EVEX)
+    return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl");
+#else
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || a < 1) return 0;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+#endif
+}
+#else
+static inline int kp_cpu_has_avx_vnni(void) { return 0; }
+#endif
+
 #if defined(KUIPER_HAS_AVX512)
 static inline int kp_cpu_has_avx512(void) {
     __builtin_cpu_init();
@@ -73,6 +90,16 @@ static inline int kp_cpu_runs_avx512_bf16(void) { return 0; }
 static inline int kp_cpu_has_neon(void) { return 1; }
 #else
 static inline int kp_cpu_has_neon(void) { return 0; }
+#endif
+
+/* All of Apple's processors have the dot product. */
+#if defined(KUIPER_HAS_NEON_DOT) && defined(__APPLE__)
+static inline int kp_cpu_has_neon_dot(void) { return 1; }
+#elif defined(KUIPER_HAS_NEON_DOT) && defined(__linux__)
+#include <sys/auxv.h>
+static inline int kp_cpu_has_neon_dot(void) { return getauxval(AT_HWCAP) >> 20 & 1; }
+#else
+static inline int kp_cpu_has_neon_dot(void) { return 0; }
 #endif
 
 #endif

@@ -4,9 +4,12 @@
    the unsigned bytes are four terms of one row of A, the same in every lane.  All ways below give the
    same integers.
 
-   KP_DOT_IS_NATIVE: one instruction does it (AVX-512 VNNI).  Other x86 processors multiply 16-bit
-   integers and add pairs of them; the 8-bit form of that instruction saturates.  KP_DOT_ROWS is the
-   number of rows whose sums, with two vectors of B, fit the registers. */
+   KP_DOT_IS_NATIVE: one instruction does it (AVX-512 VNNI, AVX-VNNI, Arm's dot product).  Other x86
+   processors multiply 16-bit integers and add pairs of them; the 8-bit form of that instruction
+   saturates.  KP_DOT_ROWS is the number of rows whose sums, with two vectors of B, fit the registers.
+
+   Arm's instruction takes two signed bytes, so the terms of A are 128 less there, and the sums lack
+   128 times the weights: KP_DOT_LACKS. */
 #ifndef KUIPER_DOT_H
 #define KUIPER_DOT_H
 
@@ -32,6 +35,49 @@ static inline kp_unsigned_quads kp_splat_unsigned(int32_t quad) { return _mm512_
 static inline kp_vi32 kp_dot(kp_vi32 acc, kp_unsigned_quads a, kp_signed_quads b) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
     return acc;
+}
+
+#elif defined(__AVXVNNI__) && KP_AVX
+
+#define KP_DOT_IS_NATIVE 1
+#define KP_DOT_ROWS 6
+typedef __m256i kp_signed_quads;
+typedef __m256i kp_unsigned_quads;
+
+/* KUIPER_EVEX: the same instruction as AVX-512 encodes it, for tests on processors without this one. */
+#if defined(KUIPER_EVEX)
+#define KP_DPBUSD "vpdpbusd"
+#else
+#define KP_DPBUSD "%{vex%} vpdpbusd"
+#endif
+
+static inline kp_signed_quads kp_load_signed(const int8_t *p) {
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+static inline kp_unsigned_quads kp_splat_unsigned(int32_t quad) { return _mm256_set1_epi32(quad); }
+static inline kp_vi32 kp_dot(kp_vi32 acc, kp_unsigned_quads a, kp_signed_quads b) {
+    __asm__(KP_DPBUSD " %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b));
+    return acc;
+}
+
+#elif KP_NEON && defined(__ARM_FEATURE_DOTPROD)
+
+#define KP_DOT_IS_NATIVE 1
+#define KP_DOT_ROWS 8
+#define KP_DOT_LACKS 1
+typedef int8x16_t kp_signed_quads;
+typedef int8x16_t kp_unsigned_quads;
+
+static inline kp_signed_quads kp_load_signed(const int8_t *p) { return vld1q_s8(p); }
+static inline kp_unsigned_quads kp_splat_unsigned(int32_t quad) {
+    return vreinterpretq_s8_s32(vdupq_n_s32((int32_t)((uint32_t)quad ^ 0x80808080u)));
+}
+static inline kp_vi32 kp_dot(kp_vi32 acc, kp_unsigned_quads a, kp_signed_quads b) {
+    return (kp_vi32)vdotq_s32((int32x4_t)acc, a, b);
+}
+/* Subtract what the sums of all rows lack. */
+static inline kp_vi32 kp_dot_lack(kp_vi32 acc, kp_signed_quads b) {
+    return (kp_vi32)vdotq_s32((int32x4_t)acc, vdupq_n_s8(-128), b);
 }
 
 #elif KP_AVX512 || (KP_AVX && defined(__AVX2__)) || KP_SSE
@@ -104,6 +150,14 @@ static inline kp_vi32 kp_dot(kp_vi32 acc, kp_unsigned_quads a, kp_signed_quads b
     return acc;
 }
 
+#endif
+
+#ifndef KP_DOT_LACKS
+#define KP_DOT_LACKS 0
+static inline kp_vi32 kp_dot_lack(kp_vi32 acc, kp_signed_quads b) {
+    (void)b;
+    return acc;
+}
 #endif
 
 /* Lanes as floats, exact up to 2^24, else rounded to nearest even. */

@@ -30,7 +30,7 @@ KP_INLINE void kp_dot_sums(
     const int8_t *terms, ptrdiff_t distance, const int32_t *start, kp_vi32 (*sums)[2]
 ) {
     const uint8_t *row[KP_DOT_ROWS];
-    kp_vi32 first[2];
+    kp_vi32 first[2], lack[2] = {kp_splat_int(0), kp_splat_int(0)};
     KP_UNROLL
     for (int j = 0; j < nv; j++) first[j] = kp_load_ints(start + j * KP_LANES);
     KP_UNROLL
@@ -50,12 +50,20 @@ KP_INLINE void kp_dot_sums(
             for (int j = 0; j < nv; j++) b[j] = kp_load_signed(terms + j * 4 * KP_LANES);
             terms += 4 * KP_DOT_COLUMNS;
             KP_UNROLL
+            for (int j = 0; j < nv; j++) lack[j] = kp_dot_lack(lack[j], b[j]);
+            KP_UNROLL
             for (int i = 0; i < m; i++) {
                 kp_unsigned_quads a = kp_splat_unsigned(kp_quad(row[i] + 4 * k));
                 KP_UNROLL
                 for (int j = 0; j < nv; j++) sums[i][j] = kp_dot(sums[i][j], a, b[j]);
             }
         }
+    }
+    if (!KP_DOT_LACKS) return;
+    KP_UNROLL
+    for (int i = 0; i < m; i++) {
+        KP_UNROLL
+        for (int j = 0; j < nv; j++) sums[i][j] -= lack[j];
     }
 }
 
@@ -249,11 +257,17 @@ KP_INLINE void kp_dot_rows(int m, int nv, KP_DOT_SUM, KP_DOT_OUT) {
                         ldr, end);                                                                \
     }
 #define KP_DOT_HEIGHTS_4(F) F(1) F(2) F(3) F(4)
-#define KP_DOT_HEIGHTS_12(F) KP_DOT_HEIGHTS_4(F) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12)
+#define KP_DOT_HEIGHTS_6(F) KP_DOT_HEIGHTS_4(F) F(5) F(6)
+#define KP_DOT_HEIGHTS_8(F) KP_DOT_HEIGHTS_6(F) F(7) F(8)
+#define KP_DOT_HEIGHTS_12(F) KP_DOT_HEIGHTS_8(F) F(9) F(10) F(11) F(12)
 #if KP_DOT_ROWS == 14
 #define KP_DOT_HEIGHTS(F) KP_DOT_HEIGHTS_12(F) F(13) F(14)
 #elif KP_DOT_ROWS == 12
 #define KP_DOT_HEIGHTS(F) KP_DOT_HEIGHTS_12(F)
+#elif KP_DOT_ROWS == 8
+#define KP_DOT_HEIGHTS(F) KP_DOT_HEIGHTS_8(F)
+#elif KP_DOT_ROWS == 6
+#define KP_DOT_HEIGHTS(F) KP_DOT_HEIGHTS_6(F)
 #else
 #define KP_DOT_HEIGHTS(F) KP_DOT_HEIGHTS_4(F)
 #endif

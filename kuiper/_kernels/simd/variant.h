@@ -15,6 +15,8 @@
 #define KP_MAY_RUN kp_cpu_has_avx512_vnni()
 #elif defined(__AVX512F__)
 #define KP_MAY_RUN kp_cpu_has_avx512()
+#elif defined(__AVXVNNI__)
+#define KP_MAY_RUN kp_cpu_has_avx_vnni()
 #elif defined(__AVX2__)
 #define KP_MAY_RUN kp_cpu_has_avx2()
 #else

@@ -25,13 +25,36 @@ VARIANTS = {
 }
 HERE_POSSIBLE = [*dispatch.available(), "plain"]
 SOURCES = ["vectors.c", "bfloat16.c"]
+# The tiles of products of bytes; KUIPER_EVEX is how a processor with AVX-512 runs AVX-VNNI's.
+VNNI = ["-mavx2", "-mfma", "-mavxvnni"]
+TILES = {
+    "baseline": ([], "lanes 4, rows 4, native 0"),
+    "avx2": (["-mavx2", "-mfma"], "lanes 8, rows 4, native 0"),
+    "avx_vnni": (VNNI, "lanes 8, rows 6, native 1"),
+    "avx_vnni, as AVX-512": ([*VNNI, "-DKUIPER_EVEX"], "lanes 8, rows 6, native 1"),
+    "avx512": (VARIANTS["avx512"][0], "lanes 16, rows 12, native 0"),
+    "avx512_vnni": ([*VARIANTS["avx512"][0], "-mavx512vnni"], "lanes 16, rows 14, native 1"),
+    "neon": (["-DKUIPER_NEON"], "lanes 4, rows 4, native 0"),
+    "neon_dot": (["-DKUIPER_NEON", "-march=armv8.2-a+dotprod"], "lanes 4, rows 8, native 1"),
+    "plain": (["-DKUIPER_NO_VECTORS"], "lanes 1, rows 4, native 0"),
+}
+TILES_HERE = [
+    *HERE_POSSIBLE, *(e for name in dispatch.available() for e in dispatch.extensions_of(name)),
+    *(["avx_vnni, as AVX-512"] if "avx512_vnni" in dispatch.extensions_of("avx512") else []),
+]  # fmt: skip
+TILES_HERE = [name for name in TILES_HERE if name in TILES]
 EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
 
 
-def check(compiler: list[str], runner: list[str], variant: str, source: str, folder: Path) -> None:
+def check(
+    compiler: list[str], runner: list[str], variant: tuple[list[str], str], source: str,
+    folder: Path,
+) -> None:  # fmt: skip
     """Compile and run a program of checks."""
-    flags, last_line = VARIANTS[variant]
-    program = compile_c([*compiler, *FLAGS, *flags], source, folder)
+    flags, last_line = variant
+    # Of Python's header the programs need one type.
+    (folder / "Python.h").write_text("#include <stddef.h>\ntypedef ptrdiff_t Py_ssize_t;\n")
+    program = compile_c([*compiler, *FLAGS, *flags, f"-I{folder}"], source, folder)
     done = subprocess.run([*runner, str(program)], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [last_line]
     assert done.returncode == 0
@@ -42,7 +65,14 @@ def check(compiler: list[str], runner: list[str], variant: str, source: str, fol
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 @pytest.mark.parametrize("source", SOURCES)
 def test_vectors(source, compiler, variant, tmp_path):
-    check([compiler_of(compiler)], [], variant, source, tmp_path)
+    check([compiler_of(compiler)], [], VARIANTS[variant], source, tmp_path)
+
+
+@pytest.mark.skipif(not SOURCE.is_dir(), reason="needs the sources beside the tests")
+@pytest.mark.parametrize("variant", TILES_HERE)
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_products_of_bytes(compiler, variant, tmp_path):
+    check([compiler_of(compiler)], [], TILES[variant], "dot.c", tmp_path)
 
 
 @pytest.mark.skipif(not SOURCE.is_dir(), reason="needs the sources beside the tests")
@@ -50,7 +80,18 @@ def test_vectors(source, compiler, variant, tmp_path):
 @pytest.mark.parametrize("variant", ["baseline", "neon", "plain"])
 @pytest.mark.parametrize("source", SOURCES)
 def test_vectors_of_arm(source, variant, tmp_path):
-    compiler = shutil.which("aarch64-linux-gnu-gcc")
-    if compiler is None:
+    check([cross_compiler(), "-static"], [EMULATOR], VARIANTS[variant], source, tmp_path)
+
+
+@pytest.mark.skipif(not SOURCE.is_dir(), reason="needs the sources beside the tests")
+@pytest.mark.skipif(EMULATOR is None, reason="needs qemu-user")
+@pytest.mark.parametrize("variant", ["baseline", "neon", "neon_dot"])
+def test_products_of_bytes_of_arm(variant, tmp_path):
+    check([cross_compiler(), "-static"], [EMULATOR], TILES[variant], "dot.c", tmp_path)
+
+
+def cross_compiler() -> str:
+    found = shutil.which("aarch64-linux-gnu-gcc")
+    if found is None:
         pytest.skip("needs gcc-aarch64-linux-gnu")
-    check([compiler, "-static"], [EMULATOR], variant, source, tmp_path)
+    return found
