@@ -49,9 +49,9 @@ class Binder:
         return self._planner.bfloat16 is not None
 
     @property
-    def is_averaged(self) -> bool:
-        """Whether a mean averages the errors of the operator away before they reach a result."""
-        return self.operator in self._planner.averaged
+    def tolerates_errors(self) -> bool:
+        """Whether little of the operator's errors reaches the results of the model."""
+        return self.operator in self._planner.tolerant
 
     def output_spec(self, index: int = 0) -> TensorSpec:
         """Return the inferred shape and dtype of an output."""

@@ -44,7 +44,6 @@ from kuiper.ops import find_record, record_or_none
 from kuiper.ops.core.resolve import resolve
 from kuiper.ops.core.schema import StaticValue
 from kuiper.planning.arena import arrange, guard_bytes
-from kuiper.planning.averages import averaged_operators
 from kuiper.planning.binder import Binder, has_layout, same_memory
 from kuiper.planning.infer import (
     attribute_specs,
@@ -56,6 +55,7 @@ from kuiper.planning.infer import (
 )
 from kuiper.planning.plan import Plan
 from kuiper.planning.storage import bfloat16_operands, float32_reasons, takes_bfloat16
+from kuiper.planning.tolerance import tolerant_operators
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -132,8 +132,8 @@ class Planner:
         The operands that lie in a buffer.
     bfloat16 : set of Operand or None
         The operands stored in bfloat16; None if the precision is float32.
-    averaged : set of Operator
-        See :mod:`kuiper.planning.averages`; empty if the precision is float32.
+    tolerant : set of Operator
+        See :mod:`kuiper.planning.tolerance`; empty if the precision is float32.
     copies : dict
         Copies in another layout or element type, by source, layout and type.
     copies_of : dict of int to list
@@ -158,7 +158,7 @@ class Planner:
         self.attribute_specs: Mapping[Operator, Mapping[str, TensorSpec]] = {}
         self.values: dict[Operand, Any] = {}
         self.bfloat16: set[Operand] | None = None
-        self.averaged: Set[Operator] = frozenset()
+        self.tolerant: Set[Operator] = frozenset()
         self.targets: dict[Operand, TensorView] = {}
         self.buffers: list[Buffer] = []
         self.steps: list[Any] = []
@@ -190,7 +190,7 @@ class Planner:
         """Choose the operands stored in bfloat16, and find those whose errors may be larger."""
         results = {leaf for operand in self.graph.outputs for leaf in leaf_operands(operand)}
         self.bfloat16 = bfloat16_operands(self.order, self.specs, results)
-        self.averaged = averaged_operators(self.order, self.specs, results)
+        self.tolerant = tolerant_operators(self.order, self.specs, results)
 
     def stored_dtype(self, operand: Operand) -> np.dtype:
         """Return the dtype of an operand in memory."""

@@ -36,7 +36,7 @@ class BenchBinder:
 
     n_threads = max(workbench.SHARD_COUNTS)
     in_bfloat16 = False
-    is_averaged = False
+    tolerates_errors = False
 
     def __init__(
         self, bench: Workbench, output: TensorView, post=(), summand: TensorView | None = None

@@ -15,7 +15,7 @@ from kuiper._kernels.micro import dispatch
 from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import Epilogue
-from kuiper.ops.product.algorithms.base import MAX_ERROR_AVERAGED, Choice, Convolution
+from kuiper.ops.product.algorithms.base import MAX_ERROR_DILUTED, Choice, Convolution
 from kuiper.ops.product.algorithms.winograd_pairs import WinogradPairs
 from kuiper.ops.product.filters import Filters
 from kuiper.ops.product.geometry import Geometry
@@ -72,7 +72,7 @@ def mixed_winograd(
         return False
     filters = _Dequantized(a.weight, scales, a.bias)
     c = Convolution(x, y, filters, geometry, a.groups, epilogue)
-    c.max_error = MAX_ERROR_AVERAGED
+    c.max_error = MAX_ERROR_DILUTED
     algorithm = WinogradPairs(c)
     if algorithm.refusal() or algorithm.cost() > MAX_COST:
         return False

@@ -12,7 +12,7 @@ from kuiper._kernels.micro import dispatch
 from kuiper._runtime.step import ERROR_SLOT_BYTES
 from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ops.core.epilogue import Epilogue
-from kuiper.ops.product.algorithms.base import MAX_ERROR, MAX_ERROR_AVERAGED
+from kuiper.ops.product.algorithms.base import MAX_ERROR, MAX_ERROR_DILUTED
 from kuiper.ops.product.algorithms.winograd_pairs import ERRORS, WinogradPairPanels, _estimate
 
 from ...support.halves import halves_of, relative_error, rounded, values_of
@@ -175,13 +175,13 @@ def test_the_choice():
     """Large planes take F(4x4) if errors may be larger; tiles that save little stay small."""
     chosen = {}
     with isa(PAIR_ISAS[-1]):
-        for bound in (MAX_ERROR, MAX_ERROR_AVERAGED):
+        for bound in (MAX_ERROR, MAX_ERROR_DILUTED):
             for channels, side in ((64, 56), (128, 28), (512, 14), (512, 7)):
                 tile, cost = _estimate(channels, channels, (side, side), bound)
                 chosen[channels, side, bound] = tile
                 assert ERRORS[tile] <= bound
                 assert 0 < cost < 1
         if dispatch.lanes() == 16:
-            assert [chosen[128, 28, bound] for bound in (MAX_ERROR, MAX_ERROR_AVERAGED)] == [2, 4]
-            assert chosen[64, 56, MAX_ERROR_AVERAGED] == 4
-            assert chosen[512, 7, MAX_ERROR_AVERAGED] == 2
+            assert [chosen[128, 28, bound] for bound in (MAX_ERROR, MAX_ERROR_DILUTED)] == [2, 4]
+            assert chosen[64, 56, MAX_ERROR_DILUTED] == 4
+            assert chosen[512, 7, MAX_ERROR_DILUTED] == 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.product.algorithms.base import (
-    MAX_ERROR_AVERAGED,
+    MAX_ERROR_DILUTED,
     Choice,
     ConvAlgorithm,
     Convolution,
@@ -76,8 +76,8 @@ def only_gemm(reason: str) -> Choice:
 
 def bind_convolution(b: Binder, c: Convolution) -> None:
     """Add the steps of a convolution with constant filters."""
-    if b.is_averaged:
-        c.max_error = MAX_ERROR_AVERAGED
+    if b.tolerates_errors:
+        c.max_error = MAX_ERROR_DILUTED
     algorithm, choice = choose(c)
     if c.in_bfloat16 and not algorithm.takes_bfloat16:
         from kuiper.ops.product.algorithms.bfloat16 import bind_widened

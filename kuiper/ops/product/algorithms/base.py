@@ -15,7 +15,7 @@ from kuiper.ops.product.geometry import Geometry
 
 __all__ = [
     "MAX_ERROR",
-    "MAX_ERROR_AVERAGED",
+    "MAX_ERROR_DILUTED",
     "Choice",
     "ConvAlgorithm",
     "Convolution",
@@ -28,8 +28,8 @@ __all__ = [
 # The errors of layers add up: a network of twelve convolutions of 4x4 tiles of Winograd's algorithm
 # has half as much again as all that is rounded otherwise, one of 2x2 tiles a tenth.
 MAX_ERROR = 5e-3
-# Where a mean over many pixels follows, or the rounding to bytes is coarser anyway.
-MAX_ERROR_AVERAGED = 1.25e-2
+# Where little of it reaches the results, or the rounding to bytes is coarser anyway.
+MAX_ERROR_DILUTED = 1.25e-2
 
 
 class Convolution:
