@@ -222,7 +222,7 @@ class Planner:
             self.steps, self.buffers, arena_bytes, inputs, outputs, counts, self.n_threads, arenas
         )
         if self.bfloat16 is not None:
-            plan.float32_reasons = float32_reasons(self.order, self.values)
+            plan.float32_reasons = float32_reasons(self.order, self.values, self.steps)
         return plan
 
     def check_total(self, arena_bytes: int, max_memory: int) -> None:

@@ -90,7 +90,9 @@ def _is_normalized(use: Use) -> bool:
     return record is not None and record.normalizes_rows and use.slot == 0
 
 
-def float32_reasons(order: Sequence[Operator], values: Mapping[Operand, Any]) -> dict[str, str]:
+def float32_reasons(
+    order: Sequence[Operator], values: Mapping[Operand, Any], steps: Sequence[Any]
+) -> dict[str, str]:
     """Return the operators of a plan in bfloat16 that compute in float32, by name, and why.
 
     Parameters
@@ -98,7 +100,10 @@ def float32_reasons(order: Sequence[Operator], values: Mapping[Operand, Any]) ->
     order : sequence of Operator
     values : mapping of Operand to (TensorView or StaticValue)
         Of the operators that are bound.
+    steps : sequence of Step
+        Of the plan.
     """
+    products = {step.name for step in steps if step.kind.endswith("_bfloat16")}
     reasons = {}
     for operator in order:
         record = record_or_none(operator.type)
@@ -106,7 +111,7 @@ def float32_reasons(order: Sequence[Operator], values: Mapping[Operand, Any]) ->
             continue
         if not takes_bfloat16(record):
             reasons[operator.name] = "no kernel for bfloat16"
-        elif not any(
+        elif operator.name not in products and not any(
             isinstance(value, TensorView) and value.dtype == BFLOAT16
             for value in map(values.get, [*operator.inputs, *operator.outputs])
         ):

@@ -15,6 +15,7 @@ from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Layout, TensorSpec, TensorView
 from kuiper.ops import find_record
 from kuiper.ops.core.record import STARTS
+from kuiper.ops.product.linear import Matmul
 from kuiper.planning import planner as planning
 
 from ..support import load_cases
@@ -114,7 +115,11 @@ def check(case, planner):
     expected = run(kuiper.load(case.param, case.bin, precision="float32"), inputs)
     found = run(kuiper.load(case.param, case.bin, precision="bfloat16"), inputs)
     types = case.types - GRAPH
-    is_exact = len(types) == 1 and all(find_record(type).bfloat16 != STARTS for type in types)
+    # Dense products round both operands, also those that the file holds in float32.
+    is_exact = len(types) == 1 and not any(
+        find_record(type).bfloat16 == STARTS or issubclass(find_record(type), Matmul)
+        for type in types
+    )
     for y, z in zip(expected, found, strict=True):
         assert (y.shape, y.dtype) == (z.shape, z.dtype)
         if y.dtype != np.float32:

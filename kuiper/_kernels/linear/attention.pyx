@@ -13,7 +13,7 @@ from libc.string cimport memcpy, memset
 
 from kuiper._kernels.data.strided cimport cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._kernels.micro.packing cimport pack_panel, padded
+from kuiper._kernels.micro.packing cimport pack_halves, pack_panel, padded
 from kuiper._kernels.micro.table cimport MAX_MR, bfloat16_t, kernels_t
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 
@@ -336,31 +336,14 @@ cdef void pack_head_pairs(
     const attention_t* p, const bfloat16_t* k, const bfloat16_t* v, float* keys, float* values
 ) noexcept nogil:
     """Pack pairs of the features of each key, and pairs of keys of each value's feature."""
-    cdef Py_ssize_t nr = p.kernels.nr, panel, n, i, j, no_offset = 0
-    cdef const bfloat16_t* first
-    cdef bfloat16_t* out
+    cdef Py_ssize_t nr = p.kernels.nr, panel, n
     for panel in range(ceil_div(p.keys, nr)):
         n = min(nr, p.keys - panel * nr)
-        # A pair has the size of a float, and is only moved.
-        pack_panel(
-            p.kernels, <const float*> (k + panel * nr * p.k.row), p.k.row // 2, 1, &no_offset,
-            p.depth // 2, 1, NULL, n, keys,
-        )
+        pack_halves(p.kernels, k + panel * nr * p.k.row, p.k.row, 1, p.depth, n, keys)
         keys += (1 + p.depth // 2) * nr
     for panel in range(ceil_div(p.columns, nr)):
         n = min(nr, p.columns - panel * nr)
-        memset(values, 0, nr * sizeof(float))
-        out = <bfloat16_t*> (values + nr)
-        for i in range(0, p.keys, 2):
-            first = v + i * p.v.row + panel * nr
-            if n < nr or i + 1 == p.keys:
-                memset(out, 0, 2 * nr * sizeof(bfloat16_t))
-            for j in range(n):
-                out[2 * j] = first[j]
-            if i + 1 < p.keys:
-                for j in range(n):
-                    out[2 * j + 1] = first[p.v.row + j]
-            out += 2 * nr
+        pack_halves(p.kernels, v + panel * nr, 1, p.v.row, p.keys, n, values)
         values += (1 + ceil_div(p.keys, 2)) * nr
 
 

@@ -3,16 +3,20 @@
 import numpy as np
 
 from libc.math cimport INFINITY
+from libc.string cimport memset
 
 from kuiper._kernels.conv.epilogue cimport epilogue_t, finish_tile, make_epilogue, residual_at
 from kuiper._kernels.data.strided cimport cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._kernels.micro.packing cimport pack_panel
-from kuiper._kernels.micro.table cimport MAX_MR, kernels_t, prefetch_distance
+from kuiper._kernels.micro.packing cimport pack_halves, pack_panel
+from kuiper._kernels.micro.table cimport (
+    MAX_MR, bfloat16_t, kernels_t, prefetch_distance, sums_end_t,
+)
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 
 from kuiper._kernels.micro.packing import pack_panels
 from kuiper._runtime.step import run_step
+from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Buffer, TensorView, contiguous_strides
 from kuiper.errors import InputError
 
@@ -170,6 +174,7 @@ cdef struct matmul_t:
     Py_ssize_t y_stride
     Py_ssize_t row_blocks        # per matrix
     strided_t batch              # the leading axes of a, b and y, in elements
+    sums_end_t end               # of products of bfloat16
 
 
 cdef class MatmulStep(Step):
@@ -261,6 +266,79 @@ cdef void matmul_run(
                 1, p.depth, <const float* const*> rows, panel, 0,
                 y + start * p.y_stride + index * nr, p.y_stride, n, NULL, 0,
                 -INFINITY, INFINITY,
+            )
+
+
+cdef class PairMatmulStep(MatmulStep):
+    """y = a @ b for matrices of bfloat16 that are both computed at run time.
+
+    Parameters
+    ----------
+    a : TensorView, bfloat16
+    b : TensorView, bfloat16
+        The elements of a row are adjacent, or those of a column; then the depth is even, and so are
+        all other strides.
+    y : TensorView
+        bfloat16 or float32.
+    scratch : TensorView
+        As of :class:`MatmulStep`, as all else.
+    """
+
+    def __init__(self, a, b, y, scratch):
+        MatmulStep.__init__(self, a, b, y, scratch)
+        memset(&self.p.end, 0, sizeof(self.p.end))
+        self.p.end.lo, self.p.end.hi = -INFINITY, INFINITY
+        self.p.end.to_bfloat16 = y.dtype == BFLOAT16
+        self.run = pair_matmul_run
+        self.kind = "matmul_bfloat16"
+
+
+cdef void pair_matmul_run(
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
+) noexcept nogil:
+    """Batched matrix product of bfloat16, with sums in float32.
+
+    Layout : a (..., rows, depth), b (..., depth, columns) -> y (..., rows, columns)
+    Needs  : rows of a and y, and rows or columns of b, without gaps between elements
+    Threads: over matrices x panels of columns x blocks of rows
+    Source : torch.matmul
+    """
+    cdef const matmul_t* p = <const matmul_t*> params
+    cdef const kernels_t* kernels = p.kernels
+    cdef const bfloat16_t* a
+    cdef const bfloat16_t* b
+    cdef char* y
+    cdef float* panel = <float*> at(slots, p.scratch)
+    cdef (const bfloat16_t*)[MAX_MR] rows
+    cdef Py_ssize_t nr = kernels.nr, mr = kernels.pair_mr, panels = ceil_div(p.columns, nr)
+    cdef Py_ssize_t y_bytes = sizeof(bfloat16_t) if p.end.to_bfloat16 else sizeof(float)
+    cdef Py_ssize_t items = p.batch.count * panels * p.row_blocks
+    cdef Py_ssize_t q, index, block, first, last, tiles, t, start, m, n, i, packed = -1
+    cdef cursor_t cursor
+    for q in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
+        block, index = q % p.row_blocks, q // p.row_blocks % panels
+        seek(&p.batch, 3, &cursor, q // p.row_blocks // panels)
+        a = <const bfloat16_t*> at(slots, p.a) + cursor.offset[0]
+        b = <const bfloat16_t*> at(slots, p.b) + cursor.offset[1]
+        y = at(slots, p.y) + (cursor.offset[2] + index * nr) * y_bytes
+        n = min(nr, p.columns - index * nr)
+        if q // p.row_blocks != packed:
+            packed = q // p.row_blocks
+            pack_halves(
+                kernels, b + index * nr * p.b_column, p.b_column, p.b_row, p.depth, n, panel
+            )
+        first = p.rows * block // p.row_blocks
+        last = p.rows * (block + 1) // p.row_blocks
+        tiles = ceil_div(last - first, mr)
+        for t in range(tiles):
+            start = first + t * (last - first) // tiles
+            m = first + (t + 1) * (last - first) // tiles - start
+            for i in range(m):
+                rows[i] = a + (start + i) * p.a_stride
+            kernels.bf16_gemm[m](
+                1, p.depth, <const bfloat16_t* const*> rows, panel, 0,
+                y + start * p.y_stride * y_bytes, p.y_stride, n, NULL, 0,
+                &p.end if p.end.to_bfloat16 else NULL,
             )
 
 

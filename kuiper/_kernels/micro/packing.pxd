@@ -3,7 +3,7 @@
 from libc.string cimport memcpy, memset
 
 from kuiper._runtime.stored_rows cimport stored_t
-from kuiper._kernels.micro.table cimport kernels_t
+from kuiper._kernels.micro.table cimport bfloat16_t, kernels_t
 
 
 cdef struct panels_t:            # the job of threads that pack columns into panels
@@ -69,3 +69,34 @@ cdef inline void pack_panel(
                         sizeof(float),
                     )
         panel += channels * nr
+
+
+cdef inline void pack_halves(
+    const kernels_t* kernels, const bfloat16_t* w, Py_ssize_t column_stride,
+    Py_ssize_t term_stride, Py_ssize_t terms, Py_ssize_t count, float* panel,
+) noexcept nogil:
+    """Pack `count` columns of bfloat16 into a panel of pairs, with biases of 0.
+
+    Either columns or terms are adjacent.  If it is the terms, their number and the distance of
+    columns are even and the first pair is aligned.
+    """
+    cdef Py_ssize_t nr = kernels.nr, no_offset = 0, k, j
+    cdef bfloat16_t* out = <bfloat16_t*> (panel + nr)
+    if term_stride == 1 and column_stride != 1:
+        # A pair has the size of a float, and is only moved.
+        pack_panel(
+            kernels, <const float*> w, column_stride // 2, 1, &no_offset, terms // 2, 1, NULL,
+            count, panel,
+        )
+        return
+    memset(panel, 0, nr * sizeof(float))
+    for k in range(0, terms, 2):
+        if count < nr or k + 1 == terms:
+            memset(out, 0, 2 * nr * sizeof(bfloat16_t))
+        for j in range(count):
+            out[2 * j] = w[j]
+        if k + 1 < terms:
+            for j in range(count):
+                out[2 * j + 1] = w[term_stride + j]
+        out += 2 * nr
+        w += 2 * term_stride

@@ -10,14 +10,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kuiper._kernels.data.order import EXTREME_DTYPES, ExtremeStep
+from kuiper._kernels.spatial import pool_windows
+from kuiper._kernels.spatial.pool import PoolStep
 from kuiper.errors import ShapeError
-from kuiper.ir.view import TensorSpec, TensorView
+from kuiper.ir.dtypes import BFLOAT16
+from kuiper.ir.view import TensorSpec, TensorView, channels_last_strides
 from kuiper.ops.core.axes import reduced_axes, reduced_shape
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.numpy_step import deviation, mean, variance
-from kuiper.ops.core.record import Record, T, record
+from kuiper.ops.core.record import FOLLOWS, Record, T, record
 from kuiper.ops.core.rows import MAX_EXTENT, as_rows, bind_reduction, lines_of, memory_order
 from kuiper.ops.core.schema import AnyArgument, Bool, Ints, Known, Scalar, Tensor
+
+FLOAT32 = np.dtype(np.float32)
 
 __all__ = ["ArgMax", "Max", "Mean", "Norm", "Sum", "Var", "norm_of", "norm_power"]
 
@@ -92,9 +97,28 @@ class Mean(_Reduction[T]):
     """
 
     takes_means = True
+    bfloat16 = FOLLOWS
     kind: ClassVar[str] = "mean"
     function: ClassVar[Callable[..., Any]] = staticmethod(mean)
     only_floats: ClassVar[bool] = True
+
+    def bind(self: Mean[TensorView], b: Binder) -> None:
+        x, axes = self.input, self._axes()
+        dtypes = x.dtype, b.output_dtype()
+        if BFLOAT16 not in dtypes or not x.size:
+            super().bind(b)
+        elif dtypes == (BFLOAT16, BFLOAT16) and x.rank == 4 and sorted(axes) == [2, 3]:
+            y = b.output()
+            windows = [pool_windows.adaptive_windows(n, 1) for n in (1, *x.shape[2:])]
+            shape = (*x.shape[:2], 1, 1)
+            image = y.with_layout(shape, channels_last_strides(shape, y.strides[0]))
+            scratch = b.scratch(pool_windows.scratch_bytes(windows))
+            b.step(PoolStep(b.channels_last(x), image, windows, "mean", scratch, None, 0))
+        else:
+            wide = bind_reduction(
+                b, b.stored(x, FLOAT32), axes, self.keepdim, "mean", is_output=False
+            )
+            b.copy(wide, b.output())
 
 
 @record("torch.prod")

@@ -57,7 +57,8 @@ def bind_attention(
     **options
         `mask_hides` and `is_causal`, see :class:`~kuiper._kernels.linear.attention.AttentionStep`.
     """
-    in_pairs = BFLOAT16 in (q.dtype, k.dtype, v.dtype, y.dtype)
+    # In a model of this precision also between layers of bytes, which read and write float32.
+    in_pairs = b.in_bfloat16 or BFLOAT16 in (q.dtype, k.dtype, v.dtype, y.dtype)
     if in_pairs and not _takes_pairs(k, v, scale, weights):
         in_pairs = False
         q, k, v = (b.stored(value, FLOAT32) for value in (q, k, v))

@@ -16,7 +16,7 @@ from kuiper.ir.dtypes import BFLOAT16
 from kuiper.ir.view import Layout, TensorSpec, TensorView, shares_cache_sets
 from kuiper.ops.core.binder import Binder
 from kuiper.ops.core.epilogue import make_epilogue, residual_view
-from kuiper.ops.core.record import STARTS, Record, T, record
+from kuiper.ops.core.record import FOLLOWS, STARTS, Record, T, record
 from kuiper.ops.core.schema import Int, Tensor
 from kuiper.ops.product.algorithms.strassen import strassen_refusal, strassen_step
 
@@ -197,6 +197,7 @@ class Matmul(Record[T]):
 
     input: T = Tensor()
     other: T = Tensor(aliases=("mat2", "vec"))
+    bfloat16 = FOLLOWS
 
     def infer(self: Matmul[TensorSpec]) -> TensorSpec:
         x, y = _matrix_shapes(self.input.shape, self.other.shape)
@@ -216,7 +217,7 @@ class Matmul(Record[T]):
         return TensorSpec(shape, self.input.dtype)
 
     def bind(self: Matmul[TensorView], b: Binder) -> None:
-        if self.input.dtype != np.float32:
+        if self.input.dtype not in (FLOAT32, BFLOAT16):
             b.python(np.matmul, [self.input, self.other], [b.output()])
             return
         x_shape, y_shape = _matrix_shapes(self.input.shape, self.other.shape)
@@ -253,8 +254,28 @@ def _matrix_shapes(x: Any, y: Any) -> Any:
     return ((1, *x) if len(x) == 1 else x), ((*y, 1) if len(y) == 1 else y)
 
 
+def _has_pairs(y: TensorView) -> bool:
+    """Tell whether the elements of rows are adjacent, or those of columns, in aligned pairs."""
+    *leading, depth, _ = y.strides
+    if y.strides[-1] == 1:
+        return True
+    numbers = (y.offset, y.shape[-2], y.strides[-1], *leading)
+    return depth == 1 and all(number % 2 == 0 for number in numbers)
+
+
 def product(b: Binder, x: TensorView, y: TensorView, out: TensorView) -> None:
-    """Add the step for ``out = x @ y``; the rows of `out` must be contiguous."""
+    """Add the step for ``out = x @ y``; the rows of `out` must be contiguous.
+
+    The matrices are multiplied in bfloat16 if any of the three is stored so.
+    """
+    in_pairs = BFLOAT16 in (x.dtype, y.dtype, out.dtype)
+    step_of: Any = linear.MatmulStep
+    if in_pairs:
+        x, y, step_of = b.stored(x, BFLOAT16), b.stored(y, BFLOAT16), linear.PairMatmulStep
+        if y.shape[-1] == 1:
+            y = y.with_layout(y.shape, (*y.strides[:-1], 1))
+        if not _has_pairs(y):
+            y = b.contiguous(y)
     if x.shape[-1] != 1 and x.strides[-1] != 1:
         x = b.contiguous(x)
     batch = out.shape[:-2]
@@ -270,13 +291,13 @@ def product(b: Binder, x: TensorView, y: TensorView, out: TensorView) -> None:
     x, y, out = merge_leading([x, y, out])
     if out.rank - 2 > linear.max_batch_axes:
         # x and y are broadcast along different axes, which cannot be merged: copy both.
-        dense = out if out.is_contiguous else b.temporary(out.shape)
+        dense = out if out.is_contiguous else b.temporary(out.shape, out.dtype)
         merged = merge_leading([b.contiguous(x), b.contiguous(y), dense])
-        b.step(linear.MatmulStep(*merged, b.scratch(PackedMatrix(1, x.shape[-1]).panel_bytes)))
+        b.step(step_of(*merged, b.scratch(PackedMatrix(1, x.shape[-1]).panel_bytes)))
         if dense is not out:
             b.copy(dense, out)
         return
-    b.step(linear.MatmulStep(x, y, out, b.scratch(PackedMatrix(1, x.shape[-1]).panel_bytes)))
+    b.step(step_of(x, y, out, b.scratch(PackedMatrix(1, x.shape[-1]).panel_bytes)))
 
 
 def merge_leading(values: Sequence[TensorView]) -> list[TensorView]:

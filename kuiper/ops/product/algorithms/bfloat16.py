@@ -20,6 +20,7 @@ from kuiper.ops.product.algorithms.few_inputs import FewInputs
 from kuiper.ops.product.algorithms.few_inputs_pairs import FewInputsPairs
 from kuiper.ops.product.algorithms.gemm import Gemm
 from kuiper.ops.product.algorithms.grouped import Grouped
+from kuiper.ops.product.algorithms.regions import Regions
 from kuiper.ops.product.algorithms.winograd_pairs import WinogradPairs
 from kuiper.ops.product.filters import fill_groups
 
@@ -56,6 +57,20 @@ class Pairs(ConvAlgorithm):
         return [c.count(pairs_step(b, c, self.pack(b), phases, c.geometry.stride))]
 
 
+class RegionPairs(Regions):
+    """Pairs for each region, with the taps that its outputs use."""
+
+    takes_bfloat16 = True
+    pack_panels = staticmethod(packing.pack_pairs)
+
+    def matrix(self, taps: int, part: Any) -> PairPanels:
+        c = self.c
+        return PairPanels(c.out_channels, taps, c.in_channels, c.groups, part=part)
+
+    def step(self, b: Binder, packed: TensorView, phases: Sequence[Any]) -> Any:
+        return pairs_step(b, self.c, packed, phases, self.c.geometry.stride)
+
+
 # In the order of trial.  The last one computes every convolution; an algorithm that does not take
 # bfloat16 gets float32 and its result is converted.
 ALGORITHMS: tuple[type[ConvAlgorithm], ...] = (
@@ -64,6 +79,7 @@ ALGORITHMS: tuple[type[ConvAlgorithm], ...] = (
     Grouped,
     FewInputsPairs,
     FewInputs,
+    RegionPairs,
     Pairs,
 )
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from kuiper._kernels.micro import packing
 from kuiper._kernels.micro.packed import PackedMatrix, panel_offsets
 from kuiper._support.struct import Struct
 from kuiper.ir.view import TensorView
 from kuiper.ops.core.binder import Binder
-from kuiper.ops.product.algorithms.base import ConvAlgorithm, Convolution
+from kuiper.ops.product.algorithms.base import ConvAlgorithm
 from kuiper.ops.product.algorithms.gemm import gemm_step
 from kuiper.ops.product.filters import fill_groups
 
@@ -33,6 +34,7 @@ class Regions(ConvAlgorithm):
     """Implicit GEMM for each region, with the taps that its outputs use."""
 
     name = "regions"
+    pack_panels = staticmethod(packing.pack_panels)
 
     def refusal(self) -> str:
         c = self.c
@@ -52,15 +54,33 @@ class Regions(ConvAlgorithm):
             weight, bias = c.filters.weight(), c.filters.bias()  # read once for all regions
             for memory, (down, across) in zip(memories, regions, strict=True):
                 part = weight[:, :, down.seen, across.seen]
-                fill_groups(memory, part, bias, c.groups, b.n_threads)
+                fill_groups(memory, part, bias, c.groups, b.n_threads, self.pack_panels)
 
-        return b.packed(matrices_of(c, regions), fill)
+        return b.packed(self.matrices(), fill)
+
+    def matrices(self) -> list[PackedMatrix]:
+        """Return the packed matrix of each region."""
+        return [
+            self.matrix(
+                _length(down.seen) * _length(across.seen),
+                (down.seen.start, down.seen.stop, across.seen.start, across.seen.stop),
+            )
+            for down, across in self.regions
+        ]
+
+    def matrix(self, taps: int, part: Any) -> PackedMatrix:
+        c = self.c
+        return PackedMatrix(c.out_channels, taps * c.in_channels, c.groups, part=part)
+
+    def step(self, b: Binder, packed: TensorView, phases: Sequence[Any]) -> Any:
+        c = self.c
+        return gemm_step(b, b.channels_last(c.x), c, packed, phases, c.geometry.stride)
 
     def bind(self, b: Binder) -> list[Any]:
         c = self.c
         (step_h, step_w), columns = c.geometry.stride, c.geometry.kernel[1]
         taps, phases = c.geometry.taps(), []
-        starts = panel_offsets(matrices_of(c, self.regions))
+        starts = panel_offsets(self.matrices())
         for (down, across), start in zip(self.regions, starts, strict=False):
             seen = [
                 taps[u * columns + v]
@@ -71,8 +91,7 @@ class Regions(ConvAlgorithm):
             seen = [(dy + down.first * step_h, dx + across.first * step_w) for dy, dx in seen]
             first, extent = (down.first, across.first), (down.extent, across.extent)
             phases.append((first, extent, seen, start))
-        packed, x = self.pack(b), b.channels_last(c.x)
-        return [c.count(gemm_step(b, x, c, packed, phases, c.geometry.stride))]
+        return [c.count(self.step(b, self.pack(b), phases))]
 
 
 class Band(Struct):
@@ -81,16 +100,6 @@ class Band(Struct):
     first: int
     extent: int
     seen: slice  # of the filters
-
-
-def matrices_of(c: Convolution, regions: Sequence[tuple[Band, Band]]) -> list[PackedMatrix]:
-    """Return the packed matrix of each region."""
-    matrices = []
-    for down, across in regions:
-        depth = _length(down.seen) * _length(across.seen) * c.in_channels
-        seen = (down.seen.start, down.seen.stop, across.seen.start, across.seen.stop)
-        matrices.append(PackedMatrix(c.out_channels, depth, c.groups, part=seen))
-    return matrices
 
 
 def cut_regions(
