@@ -8,8 +8,10 @@ it can do by its `bfloat16`:
 - ``"follows"``: everything else with such kernels; worth it where an input has the type already;
 - ``""``: float32 only; the binder converts what it reads.
 
-The residual stream of a transformer stays in float32: each layer adds to it, and normalisations,
-which read it, round what they write.  So its errors do not add up, and no product reads more.
+What follows the last dense product on every way, such as the decoding of boxes, the softmax or the
+resizing of a segmentation, stays in float32: pixel coordinates need more than 8 bits.  So does the
+residual stream of a transformer: each layer adds to it, and normalisations, which read it, round
+what they write.  Its errors do not add up, and no product reads more.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ def bfloat16_operands(
                 for operand in operator.outputs
                 if operand not in results and _is_stored(specs.get(operand))
             )
+    before_products = _before_products(order, kinds)
+    stored = {operand for operand in stored if operand in before_products}
     stored -= _residual_streams(order, stored)
     # An operand that no such operator reads would only be converted back.
     for operator in reversed(order):
@@ -62,6 +66,15 @@ def bfloat16_operands(
             ):
                 stored.discard(operand)
     return stored
+
+
+def _before_products(order: Sequence[Operator], kinds: Mapping[str, str]) -> set[Operand]:
+    """Return the operands that a dense product reads, directly or after other operators."""
+    found: set[Operand] = set()
+    for operator in reversed(order):
+        if kinds[operator.type] == STARTS or not found.isdisjoint(operator.outputs):
+            found.update(operator.inputs)
+    return found
 
 
 def _residual_streams(order: Sequence[Operator], stored: set[Operand]) -> set[Operand]:

@@ -3,7 +3,7 @@
 An output row is a weighted sum of a few input rows.  Each input row is resampled along its columns
 once, into a buffer that stays in the cache, for all output rows that use it.  Vectors run across
 channels in the first pass, and along whole rows in the second.  A planar image is a batch of
-one-channel images.
+one-channel images.  Rows in bfloat16 are widened before, and rounded after.
 """
 
 from libc.stdint cimport uintptr_t
@@ -11,9 +11,12 @@ from libc.string cimport memcpy
 
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._runtime.step cimport Step, at, ref_t, shard_start
-from kuiper._kernels.micro.table cimport kernels_t
+from kuiper._kernels.micro.table cimport bfloat16_t, kernels_t
+from kuiper._kernels.rows.narrow cimport round_rows, widen_rows
 
 import numpy as np
+
+from kuiper.ir.dtypes import BFLOAT16
 
 cdef enum:
     MAX_TAPS = 4
@@ -28,7 +31,11 @@ cdef struct resize_t:
     Py_ssize_t channels
     Py_ssize_t x_image       # strides of images and rows, in elements
     Py_ssize_t x_row
+    Py_ssize_t x_pixel       # and of pixels
+    Py_ssize_t x_columns
     Py_ssize_t ldy           # pixel stride, in elements
+    bint from_bfloat16
+    bint to_bfloat16
     Py_ssize_t rows          # of the output
     Py_ssize_t columns
     int row_taps
@@ -50,7 +57,8 @@ cdef class ResizeStep(Step):
     rows, columns : Taps
         With 1, 2 or 4 taps each.
     scratch : TensorView
-        :func:`~kuiper._kernels.spatial.resampling.scratch_bytes` bytes.
+        :func:`~kuiper._kernels.spatial.resampling.scratch_bytes` bytes; if x or y is in bfloat16, 4
+        bytes more for each element of a row of x and of y.
     """
 
     cdef resize_t p
@@ -65,7 +73,11 @@ cdef class ResizeStep(Step):
         self.p.ldy = y.row_stride
         self.p.rows, self.p.columns = len(rows), len(columns)
         self.p.row_taps, self.p.column_taps = rows.count, columns.count
-        offsets = np.ascontiguousarray(columns.indices * x.row_stride, np.int32)
+        self.p.x_pixel, self.p.x_columns = x.row_stride, x.shape[3]
+        self.p.from_bfloat16, self.p.to_bfloat16 = x.dtype == BFLOAT16, y.dtype == BFLOAT16
+        # A row that is widened has no gaps between pixels.
+        pixel = x.shape[1] if x.dtype == BFLOAT16 else x.row_stride
+        offsets = np.ascontiguousarray(columns.indices * pixel, np.int32)
         self.keep = (rows, columns, offsets)
         self.p.row_indices = <const int*> address(rows.indices)
         self.p.row_slots = <const int*> address(rows.slots)
@@ -73,6 +85,8 @@ cdef class ResizeStep(Step):
         self.p.offsets = <const int*> address(offsets)
         self.p.column_weights = <const float*> address(columns.weights)
         self.run = resize_run
+        if BFLOAT16 in (x.dtype, y.dtype):
+            self.run = narrow_resize_run
         self.params = &self.p
         self.max_shards = max(self.p.batch * self.p.rows // ROWS_PER_SHARD, 1)
         self.kind = "resize"
@@ -146,3 +160,65 @@ cdef inline void resample(
     p.kernels.f32_resize_columns(
         p.column_taps, x, p.offsets, p.column_weights, y, y_step, p.columns, p.channels
     )
+
+
+cdef void narrow_resize_run(
+    const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
+) noexcept nogil:
+    """Weighted sums of a few input pixels in bfloat16, or into bfloat16; sums in float32.
+
+    Layout : as resize_run
+    Needs  : as resize_run
+    Threads: as resize_run
+    Source : torch.nn.functional.interpolate
+    """
+    cdef const resize_t* p = <const resize_t*> params
+    cdef Py_ssize_t x_bytes = sizeof(bfloat16_t) if p.from_bfloat16 else sizeof(float)
+    cdef Py_ssize_t y_bytes = sizeof(bfloat16_t) if p.to_bfloat16 else sizeof(float)
+    cdef const char* x = at(slots, p.x)
+    cdef char* y = at(slots, p.y)
+    cdef float* wide = <float*> at(slots, p.scratch)
+    cdef float* line = wide + p.x_columns * p.channels
+    cdef float* buffer = line + p.columns * p.channels
+    cdef (const float*)[MAX_TAPS] rows
+    cdef Py_ssize_t[MAX_TAPS] held
+    cdef Py_ssize_t length = p.columns * p.channels
+    cdef Py_ssize_t total = p.batch * p.rows, x_rows = p.x_image // p.x_row
+    cdef Py_ssize_t i, tap, row, image
+    cdef float* target
+    cdef int k, slot
+    for slot in range(MAX_TAPS):
+        held[slot] = -1
+    for i in range(shard_start(total, shard, n_shards), shard_start(total, shard + 1, n_shards)):
+        image, tap = i // p.rows * x_rows, i % p.rows * p.row_taps
+        for k in range(p.row_taps):
+            row = image + p.row_indices[tap + k]
+            slot = p.row_slots[tap + k] if p.row_taps > 1 else 0
+            target = buffer + slot * length if p.row_taps > 1 else line
+            rows[k] = target
+            if held[slot] != row:
+                if p.from_bfloat16:
+                    widen_rows(
+                        p.kernels, <const bfloat16_t*> (x + row * p.x_row * x_bytes), p.x_pixel,
+                        p.x_columns, p.channels, wide,
+                    )
+                    resample(p, wide, target, p.channels)
+                else:
+                    resample(p, <const float*> (x + row * p.x_row * x_bytes), target, p.channels)
+                held[slot] = row
+        if p.row_taps > 1:
+            p.kernels.f32_resize_rows(
+                p.row_taps, <const float* const*> rows, p.row_weights + tap, line, length
+            )
+        store_line(p, line, y + i * p.columns * p.ldy * y_bytes)
+
+
+cdef inline void store_line(const resize_t* p, const float* line, char* y) noexcept nogil:
+    cdef Py_ssize_t j
+    if p.to_bfloat16:
+        round_rows(p.kernels, line, p.columns, p.channels, <bfloat16_t*> y, p.ldy)
+        return
+    for j in range(p.columns):
+        memcpy(
+            <float*> y + j * p.ldy, line + j * p.channels, p.channels * sizeof(float)
+        )

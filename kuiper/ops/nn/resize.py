@@ -320,25 +320,22 @@ def _taps(a: Interpolate[TensorView], extent: int, out: int, scale: float | None
 def bind_taps(x: TensorView, b: Binder, taps: Sequence[Taps]) -> None:
     """Add the steps that resize an image of floats along d, h and w, with 1, 2 or 4 taps each."""
     spatial = x.rank - 2
-    x = b.stored(x, FLOAT32)
     depth, height, width = spatial_extents(x.shape, spatial)
     planes, rows, columns = taps
     if not depth == len(planes) == 1:
         rows = resampling.product_taps(planes, rows, height)
     image = x.reshape((*x.shape[:2], depth * height, width))
     if image is not None and image.is_channels_last:
-        x, output, layout = image, image_output(b, spatial), Layout.CHANNELS_LAST
+        x, y = image, image_output(b, spatial)
     else:
         # Each plane is an image of one channel.
         count = x.shape[0] * x.shape[1]
         x = b.contiguous(x).view((count, 1, depth * height, width))
-        output = b.output().view((count, 1, len(rows), len(columns)))
-        layout = Layout.CONTIGUOUS
-    y = output if output.dtype == FLOAT32 else b.temporary(output.shape, layout=layout)
-    scratch = b.scratch(resampling.scratch_bytes(rows, columns, x.shape[1]))
-    b.step(ResizeStep(x, y, rows, columns, scratch))
-    if y is not output:
-        b.copy(y, output)
+        y = b.output().view((count, 1, len(rows), len(columns)))
+    n_bytes = resampling.scratch_bytes(rows, columns, x.shape[1])
+    if BFLOAT16 in (x.dtype, y.dtype):
+        n_bytes += 4 * x.shape[1] * (x.shape[3] + len(columns))
+    b.step(ResizeStep(x, y, rows, columns, b.scratch(n_bytes)))
 
 
 def _repeat_pixels(x: TensorView, b: Binder, taps: Sequence[Taps]) -> bool:

@@ -12,12 +12,15 @@ import kuiper
 from kuiper._kernels.micro import dispatch
 from kuiper._kernels.spatial import resampling
 from kuiper._kernels.spatial.resize import ResizeStep
+from kuiper.ir.dtypes import BFLOAT16
 
 from ...reference import REFERENCES
 from ...support.compare import assert_close
+from ...support.halves import halves_of, rounded, values_of
 from ...support.workbench import ISAS, Workbench, isa, noise
 from ...support.workgraph import run_channels_last, run_operator
 
+FLOAT32 = np.dtype(np.float32)
 interpolate = REFERENCES["F.interpolate"]
 
 
@@ -59,6 +62,34 @@ def test_channels_around_the_vector(name, mode, row_stride):
                 rows, columns = MAKERS[mode](5, out_rows), MAKERS[mode](7, out_columns)
                 expected = weighted(weighted(x, columns, 3), rows, 2).astype(np.float32)
                 assert_close(run_resize(x, rows, columns, row_stride), expected, 1e-6)
+
+
+@pytest.mark.parametrize("name", ISAS)
+@pytest.mark.parametrize("mode", list(MAKERS))
+@pytest.mark.parametrize("dtypes", [(BFLOAT16, BFLOAT16), (FLOAT32, BFLOAT16), (BFLOAT16, FLOAT32)])
+def test_bfloat16(name, mode, dtypes):
+    with isa(name):
+        lanes = dispatch.lanes()
+        for channels, row_stride in ((1, 0), (3, 2), (lanes + 1, 0), (2 * lanes, 3)):
+            x = rounded(noise((2, channels, 5, 7), channels))
+            rows, columns = MAKERS[mode](5, 11), MAKERS[mode](7, 16)
+            bench = Workbench()
+            given = halves_of(x).reshape(x.shape) if dtypes[0] == BFLOAT16 else x
+            value = bench.put_channels_last(given, channels + row_stride)
+            y = bench.output(
+                (2, channels, 11, 16), "channels_last", channels + row_stride, dtypes[1]
+            )
+            n_bytes = resampling.scratch_bytes(rows, columns, channels) + 4 * channels * (7 + 16)
+            scratch = bench.scratch(n_bytes)
+            got = bench.run_all_shards(
+                lambda args=(value, y, rows, columns, scratch): ResizeStep(*args), y
+            )
+            expected = weighted(weighted(x, columns, 3), rows, 2)
+            if dtypes[1] == BFLOAT16:
+                got = values_of(got)
+                assert (np.abs(got - expected) <= 2**-8 * np.abs(expected) + 1e-6).all()
+            else:
+                assert_close(got, expected.astype(np.float32), 1e-6)
 
 
 @pytest.mark.parametrize("name", ISAS)

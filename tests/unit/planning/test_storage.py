@@ -44,6 +44,15 @@ def test_a_chain_of_products():
     assert stored(*lines) == {"p", "q"}
 
 
+def test_what_follows_the_last_product_is_not_stored():
+    """As the decoding of boxes, whose coordinates need more bits."""
+    lines = [
+        layer("a", "x", "p"), layer("b", "p", "q"), "nn.Sigmoid s 1 1 q r",
+        "pnnx.Expression e 1 1 r t expr=mul(@0,8.0)", "F.softmax m 1 1 t y dim=-1",
+    ]  # fmt: skip
+    assert stored(*lines) == {"p"}
+
+
 @pytest.mark.parametrize("type", ["nn.LayerNorm", "nn.RMSNorm"])
 def test_a_residual_stream_stays_in_float32(type):
     lines = [

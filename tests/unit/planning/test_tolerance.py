@@ -115,7 +115,8 @@ def test_a_mean_allows_larger_tiles():
     x = values(1, CHANNELS, 56, 56)
     saved = {}
     for size in (1, 56):
-        graph = graph_of(text(layer("c", "x", "a"), POOL.format("a", "y", size=size)))
+        lines = [layer("c", "x", "a"), POOL.format("a", "b", size=size)]
+        graph = graph_of(text(*lines, conv("d", "b", "y", CHANNELS, 10)))
         model = Model(graph, precision="bfloat16")
         saved[size] = sum(row["saved_flops"] for row in model.profile(x, runs=1).rows)
         assert relative_error(model(x), Model(graph)(x)) < MAX_ERROR
