@@ -212,6 +212,41 @@ cdef inline void softmax_tile(
             memset(scores + i * ld, 0, n * sizeof(float))
 
 
+cdef struct block_t:             # query rows of one head
+    Py_ssize_t head
+    Py_ssize_t q                 # offsets, in elements
+    Py_ssize_t k
+    Py_ssize_t v
+    Py_ssize_t y
+    const float* added           # or NULL, as the next two
+    const uint8_t* mask
+    float* weights
+    Py_ssize_t first
+    Py_ssize_t last
+
+
+cdef inline block_t block_of(
+    const attention_t* p, char* const* slots, Py_ssize_t item
+) noexcept nogil:
+    """Return a block of query rows; those of one head are adjacent."""
+    cdef block_t o
+    cdef cursor_t cursor
+    cdef Py_ssize_t block = item % p.blocks
+    o.head = item // p.blocks
+    seek(&p.batch, 6, &cursor, o.head)
+    o.q, o.k, o.v, o.y = cursor.offset[0], cursor.offset[1], cursor.offset[2], cursor.offset[3]
+    o.added, o.mask, o.weights = NULL, NULL, NULL
+    if p.mask_kind == ADDED:
+        o.added = <const float*> at(slots, p.mask.ref) + cursor.offset[4]
+    elif p.mask_kind != NO_MASK:
+        o.mask = <const uint8_t*> at(slots, p.mask.ref) + cursor.offset[4]
+    if p.has_weights:
+        o.weights = <float*> at(slots, p.weights.ref) + cursor.offset[5]
+    o.first = p.queries * block // p.blocks
+    o.last = p.queries * (block + 1) // p.blocks
+    return o
+
+
 cdef void attention_run(
     const void* params, char* const* slots, Py_ssize_t shard, Py_ssize_t n_shards
 ) noexcept nogil:
@@ -229,38 +264,25 @@ cdef void attention_run(
     cdef float* values = keys + ld * (p.depth + 1)
     cdef float* scores = values + padded(p.columns, nr) * (p.keys + 1)
     cdef const float* q
-    cdef const float* k
-    cdef const float* v
-    cdef const float* added
-    cdef const uint8_t* mask
     cdef float* y
-    cdef float* weights
     cdef (const float*)[MAX_MR] rows
-    cdef Py_ssize_t items = p.batch.count * p.blocks, item, first, last, tiles, t
+    cdef Py_ssize_t items = p.batch.count * p.blocks, item, tiles, t
     cdef Py_ssize_t start, m, n, i, panel, packed = -1
-    cdef cursor_t cursor
+    cdef block_t o
     for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
-        seek(&p.batch, 6, &cursor, item // p.blocks)
-        q = <const float*> at(slots, p.q.ref) + cursor.offset[0]
-        k = <const float*> at(slots, p.k.ref) + cursor.offset[1]
-        v = <const float*> at(slots, p.v.ref) + cursor.offset[2]
-        y = <float*> at(slots, p.y.ref) + cursor.offset[3]
-        added, mask, weights = NULL, NULL, NULL
-        if p.mask_kind == ADDED:
-            added = <const float*> at(slots, p.mask.ref) + cursor.offset[4]
-        elif p.mask_kind != NO_MASK:
-            mask = <const uint8_t*> at(slots, p.mask.ref) + cursor.offset[4]
-        if p.has_weights:
-            weights = <float*> at(slots, p.weights.ref) + cursor.offset[5]
-        if item // p.blocks != packed:
-            packed = item // p.blocks
-            pack_head(p, k, v, keys, values)
-        first = p.queries * (item % p.blocks) // p.blocks
-        last = p.queries * (item % p.blocks + 1) // p.blocks
-        tiles = ceil_div(last - first, mr)
+        o = block_of(p, slots, item)
+        q = <const float*> at(slots, p.q.ref) + o.q
+        y = <float*> at(slots, p.y.ref) + o.y
+        if o.head != packed:
+            packed = o.head
+            pack_head(
+                p, <const float*> at(slots, p.k.ref) + o.k, <const float*> at(slots, p.v.ref) + o.v,
+                keys, values,
+            )
+        tiles = ceil_div(o.last - o.first, mr)
         for t in range(tiles):
-            start = first + t * (last - first) // tiles
-            m = first + (t + 1) * (last - first) // tiles - start
+            start = o.first + t * (o.last - o.first) // tiles
+            m = o.first + (t + 1) * (o.last - o.first) // tiles - start
             # All later keys are hidden from the rows of the tile.
             n = min(p.keys, start + m) if p.is_causal else p.keys
             for i in range(m):
@@ -269,21 +291,22 @@ cdef void attention_run(
                 kernels.f32_gemm[m](
                     1, p.depth, <const float* const*> rows, keys + panel * (p.depth + 1) * nr, 0,
                     scores + panel * nr, ld, min(nr, n - panel * nr),
-                    added + start * p.mask.row + panel * nr if added != NULL else NULL, p.mask.row,
+                    o.added + start * p.mask.row + panel * nr if o.added != NULL else NULL,
+                    p.mask.row,
                     -INFINITY, INFINITY,
                 )
             hide_keys(
-                p, mask + start * p.mask.row if mask != NULL else NULL, start, m, n, scores, ld
+                p, o.mask + start * p.mask.row if o.mask != NULL else NULL, start, m, n, scores, ld
             )
             softmax_tile(p, m, n, scores, ld)
             for i in range(m):
                 rows[i] = scores + i * ld
-                if weights != NULL:
+                if o.weights != NULL:
                     memcpy(
-                        weights + (start + i) * p.weights.row, scores + i * ld, n * sizeof(float)
+                        o.weights + (start + i) * p.weights.row, scores + i * ld, n * sizeof(float)
                     )
                     memset(
-                        weights + (start + i) * p.weights.row + n, 0, (p.keys - n) * sizeof(float)
+                        o.weights + (start + i) * p.weights.row + n, 0, (p.keys - n) * sizeof(float)
                     )
             for panel in range(ceil_div(p.columns, nr)):
                 kernels.f32_gemm[m](
@@ -371,35 +394,26 @@ cdef void pair_attention_run(
     cdef float* sums = tile + mr * width
     cdef bfloat16_t* terms = <bfloat16_t*> (sums + MAX_MR)
     cdef const bfloat16_t* q
-    cdef const float* added
-    cdef const uint8_t* mask
     cdef char* y
     cdef (const bfloat16_t*)[MAX_MR] rows
     cdef Py_ssize_t y_bytes = sizeof(bfloat16_t) if p.to_bfloat16 else sizeof(float)
-    cdef Py_ssize_t items = p.batch.count * p.blocks, item, first, last, tiles, t
+    cdef Py_ssize_t items = p.batch.count * p.blocks, item, tiles, t
     cdef Py_ssize_t start, m, n, i, panel, packed = -1
-    cdef cursor_t cursor
+    cdef block_t o
     for item in range(shard_start(items, shard, n_shards), shard_start(items, shard + 1, n_shards)):
-        seek(&p.batch, 6, &cursor, item // p.blocks)
-        q = <const bfloat16_t*> at(slots, p.q.ref) + cursor.offset[0]
-        y = at(slots, p.y.ref) + cursor.offset[3] * y_bytes
-        added, mask = NULL, NULL
-        if p.mask_kind == ADDED:
-            added = <const float*> at(slots, p.mask.ref) + cursor.offset[4]
-        elif p.mask_kind != NO_MASK:
-            mask = <const uint8_t*> at(slots, p.mask.ref) + cursor.offset[4]
-        if item // p.blocks != packed:
-            packed = item // p.blocks
+        o = block_of(p, slots, item)
+        q = <const bfloat16_t*> at(slots, p.q.ref) + o.q
+        y = at(slots, p.y.ref) + o.y * y_bytes
+        if o.head != packed:
+            packed = o.head
             pack_head_pairs(
-                p, <const bfloat16_t*> at(slots, p.k.ref) + cursor.offset[1],
-                <const bfloat16_t*> at(slots, p.v.ref) + cursor.offset[2], keys, values,
+                p, <const bfloat16_t*> at(slots, p.k.ref) + o.k,
+                <const bfloat16_t*> at(slots, p.v.ref) + o.v, keys, values,
             )
-        first = p.queries * (item % p.blocks) // p.blocks
-        last = p.queries * (item % p.blocks + 1) // p.blocks
-        tiles = ceil_div(last - first, mr)
+        tiles = ceil_div(o.last - o.first, mr)
         for t in range(tiles):
-            start = first + t * (last - first) // tiles
-            m = first + (t + 1) * (last - first) // tiles - start
+            start = o.first + t * (o.last - o.first) // tiles
+            m = o.first + (t + 1) * (o.last - o.first) // tiles - start
             n = min(p.keys, start + m) if p.is_causal else p.keys
             for i in range(m):
                 rows[i] = q + (start + i) * p.q.row
@@ -409,11 +423,12 @@ cdef void pair_attention_run(
                     scores + panel * nr, ld, min(nr, n - panel * nr), NULL, 0, NULL,
                 )
             hide_keys(
-                p, mask + start * p.mask.row if mask != NULL else NULL, start, m, n, scores, ld
+                p, o.mask + start * p.mask.row if o.mask != NULL else NULL, start, m, n, scores, ld
             )
             kernels.bf16_exp_rows(
-                m, n, scores, ld, p.scale, added + start * p.mask.row if added != NULL else NULL,
-                p.mask.row, p.mask_kind != NO_MASK, terms, ld, sums,
+                m, n, scores, ld, p.scale,
+                o.added + start * p.mask.row if o.added != NULL else NULL, p.mask.row,
+                p.mask_kind != NO_MASK, terms, ld, sums,
             )
             for i in range(m):
                 rows[i] = terms + i * ld
