@@ -87,7 +87,7 @@ CASES = {
         ["conv_bfloat16", "conv_bfloat16", "conv_bfloat16"],
     ),
     "winograd": (
-        [(1, 9, 13, 12)],
+        [(1, 9, 9, 8)],  # too few tiles for blocks, on any number of threads
         [
             conv("c", "x", "a", 9, 64),
             conv("d", "a", "b", 64, 64, kernel=3, padding=1),
