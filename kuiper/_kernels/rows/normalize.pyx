@@ -4,7 +4,7 @@ from libc.math cimport sqrtf
 
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._runtime.step cimport Step, at, at_or_null, ceil_div, ref_t, shard_start
-from kuiper._kernels.rows.narrow cimport round_rows, rows_together, widen_rows
+from kuiper._kernels.micro.narrow cimport round_rows, rows_together, widen_rows
 from kuiper._kernels.micro.table cimport REDUCE_DEVIATIONS, REDUCE_SUM, kernels_t
 from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
 

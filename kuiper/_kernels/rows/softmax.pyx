@@ -3,7 +3,7 @@
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport kernels_t
-from kuiper._kernels.rows.narrow cimport round_rows, rows_together, widen_rows
+from kuiper._kernels.micro.narrow cimport round_rows, rows_together, widen_rows
 from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
 
 from kuiper.ir.dtypes import BFLOAT16

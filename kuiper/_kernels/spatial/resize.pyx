@@ -12,7 +12,7 @@ from libc.string cimport memcpy
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._runtime.step cimport Step, at, ref_t, shard_start
 from kuiper._kernels.micro.table cimport bfloat16_t, kernels_t
-from kuiper._kernels.rows.narrow cimport round_rows, widen_rows
+from kuiper._kernels.micro.narrow cimport round_rows, widen_rows
 
 import numpy as np
 
