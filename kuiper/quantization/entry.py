@@ -32,9 +32,9 @@ def quantize(
     Without calibration data, dynamic quantization: Linear layers and those of
     ``nn.MultiheadAttention`` divide each row of their input by 1/127 of its largest magnitude in
     each run.  Models whose time is in Linear layers gain most, such as those for text: on a
-    processor with AVX-512 VNNI such a layer takes 0.27 of the time.  Without it a layer takes about
-    as long as in float32, and less only if it has few rows, when reading the weights takes most of
-    the time.
+    processor with AVX-512 VNNI such a layer takes 0.27 of the time.  Where no instruction sums four
+    products of bytes, a layer takes about as long as in float32, and less only if it has few rows,
+    when reading the weights takes most of the time.
 
     Weights become signed bytes with a scale per output feature or channel, a quarter of their size.
     Sums of products are exact, so results have the same bits for any number of threads and any
