@@ -88,6 +88,8 @@ AVX512 = [
     "-mprefer-vector-width=512",
 ]  # fmt: skip
 
+AMX = ["-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16"]
+
 # gcc would move loads ahead until the 31 vectors of a tile no longer fit the registers.
 NEON = ["-DKUIPER_NEON", "-fno-schedule-insns"]
 
@@ -101,6 +103,7 @@ ISAS = {
     "avx512": ("__x86_64__", AVX512),
     "avx512_vnni": ("__x86_64__", [*AVX512, "-mavx512vnni"]),  # extends avx512
     "avx512_bf16": ("__x86_64__", [*AVX512, "-mavx512bf16"]),  # too
+    "amx": ("__x86_64__", [*AVX512, *AMX]),  # extends avx512 with both
     "neon": ("__aarch64__", NEON),
     "neon_dot": ("__aarch64__", [*NEON, "-march=armv8.2-a+dotprod"]),  # extends neon
 }  # fmt: skip
@@ -109,16 +112,20 @@ EMPTY_PROGRAM = "int main(void) { return 0; }\n"
 
 # What the micro-kernels include besides .pxi files, and the drivers do not.
 MICRO_HEADERS = (
+    "amx.h",
+    "amx_tile.h",
     "bfloat16.h",
     "bytes.h",
     "dot.h",
     "dot_depthwise.h",
+    "dot_end.h",
     "dot_tile.h",
     "few_outputs.h",
     "heights.h",
     "keep_sums.h",
     "lanes.h",
     "narrow_depthwise.h",
+    "pair_end.h",
     "pair_tile.h",
     "sizes.h",
     "tile.h",

@@ -15,10 +15,21 @@
    `n_threads`. */
 typedef void (*kp_work)(void *job, ptrdiff_t rank, ptrdiff_t n_threads);
 
+/* What each thread does after its share of a job, such as to release registers; or NULL. */
+static void (*kp_after_work)(void);
+
+static void kp_do_work(kp_work work, void *job, ptrdiff_t rank, ptrdiff_t n_threads) {
+    work(job, rank, n_threads);
+    if (kp_after_work) kp_after_work();
+}
+
 #if KP_SERIAL
 
 static inline int kp_prepare_pool(int may_spin) { (void)may_spin; return 0; }
-static inline void kp_run_job(kp_work work, void *job, ptrdiff_t n) { (void)n; work(job, 0, 1); }
+static inline void kp_run_job(kp_work work, void *job, ptrdiff_t n) {
+    (void)n;
+    kp_do_work(work, job, 0, 1);
+}
 
 #else
 
@@ -86,7 +97,7 @@ static void *kp_worker_loop(void *worker) {
         kp_wait_for_job(self);
         if (__atomic_compare_exchange_n(
                 &self->state, &called, KP_BUSY, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
-            self->work(self->job, self->rank, self->n_threads);
+            kp_do_work(self->work, self->job, self->rank, self->n_threads);
             __atomic_store_n(&self->state, KP_FREE, __ATOMIC_RELEASE);
         }
     }
@@ -176,7 +187,7 @@ static void kp_run_job(kp_work work, void *job, ptrdiff_t n) {
     kp_worker *workers = n > 1 ? kp_acquire_workers(n - 1, &acquired) : NULL, *worker, *last = NULL;
     for (worker = workers; worker != NULL; worker = worker->next)
         kp_call(worker, work, job, ++rank, 1 + acquired);
-    work(job, 0, 1 + acquired);
+    kp_do_work(work, job, 0, 1 + acquired);
     for (worker = workers; worker != NULL; worker = worker->next) {
         kp_release_worker(worker);
         last = worker;

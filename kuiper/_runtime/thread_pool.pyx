@@ -5,11 +5,12 @@ import os
 from libc.string cimport memset
 
 from kuiper._runtime.step cimport shard_start
-from kuiper._runtime.thread_pool cimport item_fn, work_fn
+from kuiper._runtime.thread_pool cimport after_work_fn, item_fn, work_fn
 
 
 cdef extern from "_runtime/thread_pool.h" nogil:
     int prepare_pool "kp_prepare_pool"(bint may_spin) noexcept
+    after_work_fn after_work_of_threads "kp_after_work"
     void c_run_job "kp_run_job"(work_fn work, void* job, Py_ssize_t n) noexcept
 
 cdef extern from "_runtime/work_shares.h" nogil:
@@ -22,6 +23,11 @@ has_threads = not SERIAL
 
 if prepare_pool(os.environ.get("OMP_WAIT_POLICY", "").strip().lower() != "passive"):
     raise MemoryError
+
+
+cdef void set_after_work(after_work_fn after_work) noexcept:
+    global after_work_of_threads
+    after_work_of_threads = after_work
 
 
 cdef void run_job(work_fn work, void* job, Py_ssize_t n_threads) noexcept nogil:

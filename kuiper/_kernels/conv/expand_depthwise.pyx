@@ -16,7 +16,8 @@ from kuiper._kernels.conv.epilogue cimport (
 )
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 from kuiper._kernels.micro.table cimport (
-    DW_ROW, MAX_MR, bf16_dwconv_fn, dwrow_fn, kernels_t, narrow_row_kernel, row_kernel, sums_end_t,
+    DW_ROW, MAX_MR, MAX_TILE_ROWS, bf16_dwconv_fn, dwrow_fn, kernels_t, narrow_row_kernel,
+    row_kernel, sums_end_t,
 )
 from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
 
@@ -238,7 +239,7 @@ cdef inline void expand_narrow_row(
     cdef const bfloat16_t* x = <const bfloat16_t*> at(slots, p.x) + row * p.in_w * p.ldx
     cdef Py_ssize_t nr = kernels.nr, depth = 4 * kernels.nr * (1 + ceil_div(p.in_channels, 2))
     cdef const char* weight = at(slots, p.expand) + first // nr * depth
-    cdef (const bfloat16_t*)[MAX_MR] rows
+    cdef (const bfloat16_t*)[MAX_TILE_ROWS] rows
     cdef Py_ssize_t tiles = ceil_div(p.in_w, kernels.pair_mr), tile, start, m, i, c
     for tile in range(tiles):
         start = tile * p.in_w // tiles

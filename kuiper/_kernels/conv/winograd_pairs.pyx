@@ -21,7 +21,7 @@ from kuiper._kernels.conv.epilogue cimport (
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.packing cimport pack_panel
 from kuiper._kernels.micro.table cimport (
-    LINE_FLOATS, MAX_MR, PAIRED_VECTORS, bf16_end_fn, byte_prefetch_distance, kernels_t,
+    LINE_FLOATS, MAX_TILE_ROWS, PAIRED_VECTORS, bf16_end_fn, byte_prefetch_distance, kernels_t,
     sums_end_t,
 )
 from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
@@ -384,7 +384,7 @@ cdef void multiply(
 ) noexcept nogil:
     """Multiply all tiles by one panel of the filters of one frequency."""
     cdef const kernels_t* kernels = p.kernels
-    cdef (const bfloat16_t*)[MAX_MR] rows
+    cdef (const bfloat16_t*)[MAX_TILE_ROWS] rows
     cdef Py_ssize_t nr = kernels.nr, panels = ceil_div(p.out_channels, nr), g, i, start, height
     cdef Py_ssize_t groups = ceil_div(tiles, kernels.pair_mr)
     cdef const char* weights = at(slots, p.weights) + (f * panels + panel) * p.panel_bytes

@@ -14,7 +14,7 @@ from libc.string cimport memcpy, memset
 from kuiper._kernels.data.strided cimport cursor_t, fill_strided, seek, strided_t
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.packing cimport pack_halves, pack_panel, padded
-from kuiper._kernels.micro.table cimport MAX_MR, bfloat16_t, kernels_t
+from kuiper._kernels.micro.table cimport MAX_MR, MAX_TILE_ROWS, bfloat16_t, kernels_t
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 
 from kuiper.ir.dtypes import BFLOAT16
@@ -326,7 +326,7 @@ def pairs_scratch_bytes(Py_ssize_t keys, Py_ssize_t depth, Py_ssize_t columns):
     cdef Py_ssize_t nr = kernels.nr, ld = padded(keys, nr), width = padded(columns, nr)
     floats = (
         ld * (1 + depth // 2) + width * (1 + ceil_div(keys, 2))
-        + kernels.pair_mr * (ld + ceil_div(ld, 2) + width) + MAX_MR
+        + kernels.pair_mr * (ld + ceil_div(ld, 2) + width) + MAX_TILE_ROWS
     )
     return 4 * floats
 
@@ -392,10 +392,10 @@ cdef void pair_attention_run(
     cdef float* scores = values + width // nr * value_panel
     cdef float* tile = scores + mr * ld
     cdef float* sums = tile + mr * width
-    cdef bfloat16_t* terms = <bfloat16_t*> (sums + MAX_MR)
+    cdef bfloat16_t* terms = <bfloat16_t*> (sums + MAX_TILE_ROWS)
     cdef const bfloat16_t* q
     cdef char* y
-    cdef (const bfloat16_t*)[MAX_MR] rows
+    cdef (const bfloat16_t*)[MAX_TILE_ROWS] rows
     cdef Py_ssize_t y_bytes = sizeof(bfloat16_t) if p.to_bfloat16 else sizeof(float)
     cdef Py_ssize_t items = p.batch.count * p.blocks, item, tiles, t
     cdef Py_ssize_t start, m, n, i, panel, packed = -1

@@ -10,7 +10,7 @@ from kuiper._kernels.data.strided cimport cursor_t, fill_strided, seek, strided_
 from kuiper._kernels.micro.dispatch cimport active
 from kuiper._kernels.micro.packing cimport pack_halves, pack_panel
 from kuiper._kernels.micro.table cimport (
-    MAX_MR, bfloat16_t, kernels_t, prefetch_distance, sums_end_t,
+    MAX_MR, MAX_TILE_ROWS, bfloat16_t, kernels_t, prefetch_distance, sums_end_t,
 )
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 
@@ -309,7 +309,7 @@ cdef void pair_matmul_run(
     cdef const bfloat16_t* b
     cdef char* y
     cdef float* panel = <float*> at(slots, p.scratch)
-    cdef (const bfloat16_t*)[MAX_MR] rows
+    cdef (const bfloat16_t*)[MAX_TILE_ROWS] rows
     cdef Py_ssize_t nr = kernels.nr, mr = kernels.pair_mr, panels = ceil_div(p.columns, nr)
     cdef Py_ssize_t y_bytes = sizeof(bfloat16_t) if p.end.to_bfloat16 else sizeof(float)
     cdef Py_ssize_t items = p.batch.count * panels * p.row_blocks

@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t
 
 from kuiper._kernels.conv.epilogue cimport epilogue_t, make_epilogue, make_sums_end, residual_at
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._kernels.micro.table cimport MAX_MR, byte_prefetch_distance, kernels_t, sums_end_t
+from kuiper._kernels.micro.table cimport MAX_TILE_ROWS, byte_prefetch_distance, kernels_t, sums_end_t
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 
 cdef enum:
@@ -146,7 +146,7 @@ cdef void quantized_linear_run(
     cdef const float* factors = <const float*> at(slots, p.factors)
     cdef const char* weight = <const char*> at(slots, p.weight)
     cdef float* y = <float*> at(slots, p.y)
-    cdef (const uint8_t*)[MAX_MR] rows
+    cdef (const uint8_t*)[MAX_TILE_ROWS] rows
     cdef Py_ssize_t nr = kernels.nr, panels = ceil_div(p.columns, nr)
     cdef Py_ssize_t tiles = ceil_div(p.rows, kernels.dot_mr), work = tiles * panels
     cdef Py_ssize_t q, tile, panel, start, m, n, i, at_tile = -1

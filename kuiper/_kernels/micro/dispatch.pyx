@@ -13,7 +13,7 @@ from time import perf_counter
 from cpython.pycapsule cimport PyCapsule_GetPointer
 
 from kuiper._kernels.micro.table cimport kernels_t, multiply_adds_fn
-from kuiper._runtime.thread_pool cimport parallel_for
+from kuiper._runtime.thread_pool cimport parallel_for, set_after_work
 
 from kuiper.errors import KuiperError
 
@@ -24,6 +24,7 @@ cdef extern from "_kernels/simd/cpu.h" nogil:
     int cpu_has_avx512_vnni "kp_cpu_has_avx512_vnni"() noexcept
     int cpu_has_avx512_bf16 "kp_cpu_has_avx512_bf16"() noexcept
     int cpu_runs_avx512_bf16 "kp_cpu_runs_avx512_bf16"() noexcept
+    int cpu_has_amx "kp_cpu_has_amx"() noexcept
     int cpu_has_neon "kp_cpu_has_neon"() noexcept
     int cpu_has_neon_dot "kp_cpu_has_neon_dot"() noexcept
 
@@ -66,7 +67,7 @@ def extensions_of(name):
     ----------
     name : str
         A variant, or an extension: then those of its variant, and the extension itself even if the
-        machine hides that it can run it.
+        machine hides that it can run it, but none that replaces its kernels.
 
     Returns
     -------
@@ -77,6 +78,7 @@ def extensions_of(name):
         "avx512": {
             "avx512_vnni": cpu_has_avx512_vnni(),
             "avx512_bf16": cpu_has_avx512_bf16() or name == "avx512_bf16",
+            "amx": name != "avx512_bf16" and cpu_has_amx(),
         },
         "neon": {"neon_dot": cpu_has_neon_dot()},
     }
@@ -121,6 +123,8 @@ def select(name, bint extended=True):
     variant = TRIED.get(name, name)
     _active = <const kernels_t*> PyCapsule_GetPointer(_table(variant, extensions), "kuiper.kernels")
     _active_name = name
+    if _active.release_tiles != NULL:
+        set_after_work(_active.release_tiles)
     return previous
 
 
@@ -154,6 +158,11 @@ def has_byte_products():
 def has_bfloat16_products():
     """Tell whether one instruction of the active variant sums two products of bfloat16."""
     return _active.pairs_are_native
+
+
+def pair_rate():
+    """Return how many products of bfloat16 a lane does per cycle, roughly, for estimates."""
+    return _active.pair_rate
 
 
 def prefers_bfloat16():

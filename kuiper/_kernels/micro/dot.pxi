@@ -256,5 +256,6 @@ cdef void fill_dot(kernels_t* k) noexcept:
     k.dot_is_native = DOT_IS_NATIVE
     k.u8s8_gemm[0] = NULL
     enter_dot(k.u8s8_gemm)
+    k.u8s8_end = end_sums
     k.f32_end = f32_end
     k.f32_quantize_rows = f32_quantize_rows

@@ -136,6 +136,7 @@ cdef void fill_pairs(kernels_t* k) noexcept:
     k.bf16_pack = bf16_pack
     k.pair_mr = PAIR_ROWS
     k.pairs_are_native = PAIRS_ARE_NATIVE
+    k.pair_rate = 4 if PAIRS_ARE_NATIVE else 2
     k.bf16_gemm[0] = NULL
     enter_pairs(k.bf16_gemm)
     k.bf16_multiply_adds = bf16_multiply_adds

@@ -4,12 +4,13 @@
 # on the CPU.  Declarations only: a memoryview here would add its code to every importer.  Strides
 # and extents are in elements; ld... is a row stride.
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from kuiper._kernels.simd.bfloat16 cimport bfloat16_t
 
 cdef enum:
     MAX_MR = 14
+    MAX_TILE_ROWS = 32    # of products of bfloat16 or of bytes
     MAX_DW_M = 8
     DW_ROW = 8
     MAX_DW_KW = 7
@@ -241,6 +242,14 @@ ctypedef void (*u8s8_gemm_fn)(
     Py_ssize_t taps, Py_ssize_t quads, const uint8_t* const* rows, const void* panel,
     Py_ssize_t distance, const float* factors, void* y, Py_ssize_t ldy, Py_ssize_t n,
     const void* residual, Py_ssize_t ldr, const sums_end_t* end,
+) noexcept nogil
+
+# What becomes of m rows of exact sums in memory, (m, n rounded up to vectors), as `end` says; they
+# are overwritten.
+ctypedef void (*u8s8_end_fn)(
+    Py_ssize_t m, int32_t* sums, const float* scale, const float* bias, const float* factors,
+    void* y, Py_ssize_t ldy, Py_ssize_t n, const void* residual, Py_ssize_t ldr,
+    const sums_end_t* end,
 ) noexcept nogil
 
 # Products of bfloat16, two terms at a time, with sums in float32:
@@ -589,6 +598,9 @@ ctypedef void (*typed_apply_fn)(
     int function, int type, Py_ssize_t n, const void* a, const void* b, void* y
 ) noexcept nogil
 
+# What a thread does after its share of a job.
+ctypedef void (*release_fn)() noexcept nogil
+
 # Multiply-adds in registers, in as many independent sums as keep the units of a core busy; returns
 # the number of operations.  sink: any number in, a sum out, which keeps the compiler from
 # skipping the work.
@@ -637,12 +649,14 @@ ctypedef struct kernels_t:
     int dot_mr
     bint dot_is_native               # whether one instruction sums four products
     bint dw_takes_quads              # whether depthwise products of bytes use it
-    u8s8_gemm_fn[MAX_MR + 1] u8s8_gemm
+    u8s8_gemm_fn[MAX_TILE_ROWS + 1] u8s8_gemm
+    u8s8_end_fn u8s8_end
     quantize_rows_fn f32_quantize_rows
     # products of bfloat16: bf16_gemm[m] handles m rows, 1 <= m <= pair_mr, by nr columns
     int pair_mr
     bint pairs_are_native            # whether one instruction sums two products
-    bf16_gemm_fn[MAX_MR + 1] bf16_gemm
+    int pair_rate                    # products per lane and cycle, roughly; for estimates
+    bf16_gemm_fn[MAX_TILE_ROWS + 1] bf16_gemm
     bf16_end_fn bf16_end
     bf16_end_fn f32_end
     bf16_keep_sums_fn bf16_keep_sums
@@ -683,6 +697,7 @@ ctypedef struct kernels_t:
     # elements of any type
     typed_convert_fn typed_convert
     typed_apply_fn typed_apply
+    release_fn release_tiles         # of the thread; NULL without tile registers
     # the ceiling of arithmetic
     multiply_adds_fn f32_multiply_adds
     multiply_adds_fn bf16_multiply_adds

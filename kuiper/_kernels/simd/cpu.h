@@ -86,6 +86,37 @@ static inline int kp_cpu_has_avx512_bf16(void) { return 0; }
 static inline int kp_cpu_runs_avx512_bf16(void) { return 0; }
 #endif
 
+/* Tile registers with products of bfloat16 and of bytes.  Linux gives their 8 KB to processes that ask
+   for them: before that an instruction on tiles is a fault. */
+#if defined(KUIPER_HAS_AMX) && defined(KUIPER_EMULATE_AMX)
+static inline int kp_cpu_has_amx(void) {
+    return kp_cpu_has_avx512_vnni() && kp_cpu_has_avx512_bf16();
+}
+#elif defined(KUIPER_HAS_AMX) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { KP_REQUEST_PERMISSION = 0x1023, KP_TILE_DATA = 18 }; /* of arch_prctl(2) */
+
+static inline int kp_ask_for_amx(void) {
+    const unsigned needed = 1u << 22 | 1u << 24 | 1u << 25; /* AMX-BF16, AMX-TILE, AMX-INT8 */
+    unsigned a, b, c, d, saved, high;
+    if (!kp_cpu_has_avx512_vnni() || !kp_cpu_has_avx512_bf16()) return 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & needed) != needed) return 0;
+    __asm__ volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+    if ((saved >> 17 & 3) != 3) return 0;
+    return syscall(SYS_arch_prctl, KP_REQUEST_PERMISSION, KP_TILE_DATA) == 0;
+}
+static inline int kp_cpu_has_amx(void) {
+    static volatile int known = -1;
+    if (known < 0) known = kp_ask_for_amx();
+    return known;
+}
+#else
+static inline int kp_cpu_has_amx(void) { return 0; }
+#endif
+
 #if defined(KUIPER_HAS_NEON)
 static inline int kp_cpu_has_neon(void) { return 1; }
 #else

@@ -18,8 +18,16 @@
 
 #if defined(__GNUC__) && !defined(__clang__)
 #define KP_UNROLL _Pragma("GCC unroll 16")
+#define KP_ALONE __attribute__((noinline, noclone))
 #else
 #define KP_UNROLL
+#define KP_ALONE
+#endif
+
+#if defined(__GNUC__)
+#define KP_ON_LINES __attribute__((aligned(64)))
+#else
+#define KP_ON_LINES
 #endif
 
 /* acc[i][j] = bias[j] for rows i < m and vectors j < nv <= 2. */

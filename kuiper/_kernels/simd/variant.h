@@ -9,7 +9,9 @@
 
 #include "cpu.h"
 
-#if defined(__AVX512BF16__)
+#if defined(__AMX_TILE__)
+#define KP_MAY_RUN kp_cpu_has_amx()
+#elif defined(__AVX512BF16__)
 #define KP_MAY_RUN kp_cpu_runs_avx512_bf16()
 #elif defined(__AVX512VNNI__)
 #define KP_MAY_RUN kp_cpu_has_avx512_vnni()

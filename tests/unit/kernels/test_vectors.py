@@ -43,19 +43,34 @@ TILES_HERE = [
     *(["avx_vnni, as AVX-512"] if "avx512_vnni" in dispatch.extensions_of("avx512") else []),
 ]  # fmt: skip
 TILES_HERE = [name for name in TILES_HERE if name in TILES]
+# Products in tile registers; emulated on processors that have all else of the variant.
+AMX = [
+    *VARIANTS["avx512"][0], "-mavx512dq", "-mavx2", "-mfma",
+    *(f"-mavx512{name}" for name in ("vnni", "bf16")),
+    *(f"-mamx-{name}" for name in ("tile", "int8", "bf16")),
+    *(f"-DKUIPER_HAS_{name}" for name in ("AVX512", "AVX512_VNNI", "AVX512_BF16", "AMX")),
+]  # fmt: skip
+NO_TILE_REGISTERS = 2  # status of amx.c
 EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+
+
+def run(
+    compiler: list[str], runner: list[str], flags: list[str], source: str, folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """Compile and run a program of checks."""
+    # Of Python's header the programs need one type.
+    (folder / "Python.h").write_text("#include <stddef.h>\ntypedef ptrdiff_t Py_ssize_t;\n")
+    program = compile_c([*compiler, *FLAGS, *flags, f"-I{folder}"], source, folder)
+    return subprocess.run([*runner, str(program)], capture_output=True, text=True, check=False)
 
 
 def check(
     compiler: list[str], runner: list[str], variant: tuple[list[str], str], source: str,
     folder: Path,
 ) -> None:  # fmt: skip
-    """Compile and run a program of checks."""
+    """Run a program of checks, which states the variant and finds no fault."""
     flags, last_line = variant
-    # Of Python's header the programs need one type.
-    (folder / "Python.h").write_text("#include <stddef.h>\ntypedef ptrdiff_t Py_ssize_t;\n")
-    program = compile_c([*compiler, *FLAGS, *flags, f"-I{folder}"], source, folder)
-    done = subprocess.run([*runner, str(program)], capture_output=True, text=True, check=False)
+    done = run(compiler, runner, flags, source, folder)
     assert done.stdout.splitlines() == [last_line]
     assert done.returncode == 0
 
@@ -73,6 +88,19 @@ def test_vectors(source, compiler, variant, tmp_path):
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_products_of_bytes(compiler, variant, tmp_path):
     check([compiler_of(compiler)], [], TILES[variant], "dot.c", tmp_path)
+
+
+@pytest.mark.skipif(not SOURCE.is_dir(), reason="needs the sources beside the tests")
+@pytest.mark.skipif("avx512" not in dispatch.available(), reason="needs AVX-512")
+@pytest.mark.parametrize("emulated", [False, True], ids=["native", "emulated"])
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_products_in_tile_registers(compiler, emulated, tmp_path):
+    flags = [*AMX, *(["-DKUIPER_EMULATE_AMX"] if emulated else [])]
+    done = run([compiler_of(compiler)], [], flags, "amx.c", tmp_path)
+    if done.returncode == NO_TILE_REGISTERS:
+        pytest.skip("no tile registers" if not emulated else "no AVX512_BF16 or AVX512_VNNI")
+    assert done.stdout.splitlines() == ["rows 32, columns 32"]
+    assert done.returncode == 0
 
 
 @pytest.mark.skipif(not SOURCE.is_dir(), reason="needs the sources beside the tests")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kuiper._kernels.micro import dispatch
 from kuiper.model import Model
 from kuiper.ops.product.algorithms.base import MAX_ERROR
 
@@ -225,7 +226,9 @@ def test_close_to_float32(case):
             model = Model(graph, precision="bfloat16")
             found = [row["kind"] for row in model.profile(*arrays, runs=1).rows]
             wanted = iter(found)
-            assert all(kind in wanted for kind in kinds), f"{name}: {found}"
+            # Products in tile registers are so fast that Winograd's algorithm does not pay.
+            expected = [k for k in kinds if dispatch.pair_rate() <= 4 or "winograd" not in k]
+            assert all(kind in wanted for kind in expected), f"{name}: {found}"
             got = model(*arrays)
             assert got.dtype == np.float32
             bound = MAX_ERROR if "winograd" in case else BOUND

@@ -15,6 +15,7 @@ from kuiper.planning.tolerance import influences, tolerant_operators
 from ...support.halves import relative_error
 from ...support.passes import optimized
 from ...support.textgraph import conv, graph_of, text, values
+from ...support.workbench import isa
 
 CHANNELS = 64
 POOL = "nn.AdaptiveAvgPool2d m 1 1 {} {} output_size=({size},{size})"
@@ -109,7 +110,7 @@ def test_tolerant_operators():
     assert not {"m", "e"} & names
 
 
-@pytest.mark.skipif(not dispatch.has_bfloat16_products(), reason="other costs")
+@pytest.mark.skipif(not dispatch.tried(), reason="other costs")
 def test_a_mean_allows_larger_tiles():
     """A larger tile saves more products."""
     x = values(1, CHANNELS, 56, 56)
@@ -117,7 +118,8 @@ def test_a_mean_allows_larger_tiles():
     for size in (1, 56):
         lines = [layer("c", "x", "a"), POOL.format("a", "b", size=size)]
         graph = graph_of(text(*lines, conv("d", "b", "y", CHANNELS, 10)))
-        model = Model(graph, precision="bfloat16")
-        saved[size] = sum(row["saved_flops"] for row in model.profile(x, runs=1).rows)
-        assert relative_error(model(x), Model(graph)(x)) < MAX_ERROR
+        with isa(dispatch.tried()[0]):  # without tile registers, whose products are faster
+            model = Model(graph, precision="bfloat16")
+            saved[size] = sum(row["saved_flops"] for row in model.profile(x, runs=1).rows)
+            assert relative_error(model(x), Model(graph)(x)) < MAX_ERROR
     assert saved[1] > 1.2 * saved[56] > 0

@@ -132,10 +132,10 @@ def _estimate(
 ) -> tuple[int, float]:
     """Return the best tile side, and its estimated time relative to implicit GEMM of pairs.
 
-    As :func:`.winograd.estimate`, with two products per lane and instruction where it is native.
+    As :func:`.winograd.estimate`, with the rate of products of pairs.
     """
     lanes = dispatch.lanes()
-    products = (4 if dispatch.has_bfloat16_products() else 2) * lanes  # per cycle
+    products = dispatch.pair_rate() * lanes  # per cycle
     itemsize = PairPanels.dtype.itemsize
 
     def reading(weights: int) -> float:
