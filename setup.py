@@ -127,6 +127,7 @@ MICRO_HEADERS = (
     "narrow_depthwise.h",
     "pair_end.h",
     "pair_tile.h",
+    "rough.h",
     "sizes.h",
     "tile.h",
     "transpose.h",

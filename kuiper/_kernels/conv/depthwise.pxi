@@ -247,8 +247,7 @@ cdef class NarrowDepthwiseStep(Step):
                 self.p.kernels, self.p.kernel_w, window.w.in_step_w, dilation[1]
             )
         self.p.epilogue = make_epilogue(self, epilogue)
-        self.p.end = make_sums_end(&self.p.epilogue, epilogue)
-        self.p.end.to_bfloat16 = y.dtype == BFLOAT16
+        self.p.end = make_sums_end(&self.p.epilogue, epilogue, y.dtype == BFLOAT16)
         self.run = narrow_depthwise_run
         self.params = &self.p
         self.kind = "conv_depthwise_bfloat16"

@@ -78,5 +78,6 @@ cdef inline void finish_tile(
 cdef epilogue_t make_epilogue(object step, object epilogue) except *
 
 
-# The same for exact sums of products of bytes, whose residual and result may be bytes.
-cdef sums_end_t make_sums_end(const epilogue_t* p, object epilogue) except *
+# The same for sums of products of bfloat16 or of bytes, whose residual and result may be either.
+# Functions of results that are rounded to bfloat16 may have errors that are small beside that.
+cdef sums_end_t make_sums_end(const epilogue_t* p, object epilogue, bint to_bfloat16=*) except *

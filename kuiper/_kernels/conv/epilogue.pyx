@@ -39,8 +39,10 @@ cdef int byte_of(float value, float zero) noexcept:
     return <int> (rintf(max(-zero, min(255 - zero, value))) + zero)
 
 
-cdef sums_end_t make_sums_end(const epilogue_t* p, object epilogue) except *:
-    """Return what becomes of exact sums; `p` is the C form of `epilogue`, which may be None."""
+cdef sums_end_t make_sums_end(
+    const epilogue_t* p, object epilogue, bint to_bfloat16=False
+) except *:
+    """Return what becomes of sums; `p` is the C form of `epilogue`, which may be None."""
     cdef sums_end_t end
     cdef float one = 1, scale
     memset(&end, 0, sizeof(sums_end_t))
@@ -48,6 +50,12 @@ cdef sums_end_t make_sums_end(const epilogue_t* p, object epilogue) except *:
     end.residual_first = p.residual_in_tile
     end.pre, end.pre_p0, end.pre_p1 = p.pre_activation, p.pre_p0, p.pre_p1
     end.post, end.post_p0, end.post_p1 = p.post_activation, p.post_p0, p.post_p1
+    end.to_bfloat16 = to_bfloat16
+    if epilogue is not None and (to_bfloat16 or epilogue.output is not None and epilogue.is_narrow):
+        if epilogue.pre_activation is not None:
+            end.pre = active().bf16_unary[<int> epilogue.pre_activation[0]]
+        if epilogue.post_activation is not None:
+            end.post = active().bf16_unary[<int> epilogue.post_activation[0]]
     if epilogue is not None and epilogue.residual_quantization is not None:
         end.residual_in_bytes = True
         end.residual_scale, end.residual_zero = epilogue.residual_quantization

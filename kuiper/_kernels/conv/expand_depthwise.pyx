@@ -128,10 +128,8 @@ cdef class ExpandDepthwiseStep(Step):
         self.p.by_row = self.p.dwrow != NULL
         self.p.expand_epilogue = make_epilogue(self, expand_epilogue)
         self.p.epilogue = make_epilogue(self, epilogue)
-        self.p.expand_end = make_sums_end(&self.p.expand_epilogue, expand_epilogue)
-        self.p.expand_end.to_bfloat16 = True
-        self.p.end = make_sums_end(&self.p.epilogue, epilogue)
-        self.p.end.to_bfloat16 = y.dtype == BFLOAT16
+        self.p.expand_end = make_sums_end(&self.p.expand_epilogue, expand_epilogue, True)
+        self.p.end = make_sums_end(&self.p.epilogue, epilogue, y.dtype == BFLOAT16)
         self.run = inverted_run
         self.params = &self.p
         self.kind = "conv_expand_depthwise" + ("_bfloat16" if self.p.narrow else "")

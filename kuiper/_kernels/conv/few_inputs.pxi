@@ -54,6 +54,7 @@ cdef class FewInputsConvStep(Step):
                  epilogue=None):
         cdef Py_ssize_t i
         cdef float[::1] zero_view
+        cdef sums_end_t end
         self.window = window
         for i, offset in enumerate(offsets):
             window.w.phases[0].taps[i].offset = offset
@@ -69,6 +70,9 @@ cdef class FewInputsConvStep(Step):
         self.p.to_bfloat16 = y.dtype == BFLOAT16
         self.p.tile = pointer_bytes(x, y, window.w.in_step_w, len(offsets), run, unit)
         self.p.epilogue = make_epilogue(self, epilogue)
+        if self.p.to_bfloat16:
+            end = make_sums_end(&self.p.epilogue, epilogue, True)
+            self.p.epilogue.pre_activation, self.p.epilogue.post_activation = end.pre, end.post
         self.params = &self.p
         self.kind = "conv_few_inputs"
         mr = active().mr

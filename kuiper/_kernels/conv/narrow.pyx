@@ -108,8 +108,7 @@ cdef class NarrowConvStep(Step):
         self.p.x_bytes, self.p.y_bytes = x.dtype.itemsize, y.dtype.itemsize
         self.p.input_scale = input_scale
         self.p.epilogue = make_epilogue(self, epilogue)
-        self.p.end = make_sums_end(&self.p.epilogue, epilogue)
-        self.p.end.to_bfloat16 = y.dtype == BFLOAT16
+        self.p.end = make_sums_end(&self.p.epilogue, epilogue, y.dtype == BFLOAT16)
         self.run = narrow_conv_run
         self.params = &self.p
         self.kind = "quantized_conv" if self.p.is_bytes else "conv_bfloat16"

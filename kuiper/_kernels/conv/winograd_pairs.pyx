@@ -255,8 +255,7 @@ cdef class WinogradPairsStep(Step):
         self.p.tiles_h = ceil_div(self.p.out_h, tile)
         self.p.tiles_w = ceil_div(self.p.out_w, tile)
         self.p.epilogue = make_epilogue(self, epilogue)
-        self.p.end = make_sums_end(&self.p.epilogue, epilogue)
-        self.p.end.to_bfloat16 = y.dtype == BFLOAT16
+        self.p.end = make_sums_end(&self.p.epilogue, epilogue, y.dtype == BFLOAT16)
         self.p.is_simple = self.p.end.to_bfloat16 and is_in_tile(&self.p.epilogue) and (
             not self.p.epilogue.has_residual or self.p.end.residual_in_bfloat16
         )

@@ -45,12 +45,12 @@ cdef void bf16_exp_rows(
             continue
         top = splat(sums[i])
         while j + LANES <= n:
-            v = exp_term(top - load(row + j))
+            v = rough_exp_term(top - load(row + j))
             store_bf16(terms + i * terms_row + j, v)
             total += v
             j += LANES
         if j < n:
-            v = exp_term(top - load_n(row + j, rest_of(n - j)))
+            v = rough_exp_term(top - load_n(row + j, rest_of(n - j)))
             store_bf16_n(terms + i * terms_row + j, v, rest_of(n - j))
             total += select(first_lanes(rest_of(n - j)), v, splat(0))
         sums[i] = across(REDUCE_SUM, total)

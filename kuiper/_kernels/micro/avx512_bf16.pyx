@@ -9,6 +9,7 @@ include "winograd_pairs.pxi"
 include "move.pxi"
 include "math.pxi"
 include "rows.pxi"
+include "rough.pxi"
 include "attend.pxi"
 
 
@@ -16,4 +17,5 @@ cdef void fill_extension(kernels_t* k) noexcept:
     fill_pairs(k)
     fill_narrow_dwconv(k)
     fill_winograd_pairs(k)
+    fill_rough(k)
     fill_attend(k)

@@ -4,7 +4,7 @@
 # the position of the element nor on the shards.
 
 from kuiper._kernels.micro.table cimport (
-    LINK_ADD_PRODUCT, LINK_LOAD, LINK_STORE, MAX_LINKS, N_LINKS, chain_t, link_t, rows_t,
+    LINK_ADD_PRODUCT, LINK_LOAD, LINK_STORE, MAX_LINKS, MAX_UNARY, N_LINKS, chain_t, link_t, rows_t,
 )
 
 ctypedef vf32 (*vector_2)(vf32, vf32) noexcept nogil
@@ -232,5 +232,8 @@ cdef void f32_chain(const chain_t* chain) noexcept nogil:
 
 
 cdef void fill_elementwise(kernels_t* k) noexcept:
+    cdef int i
     k.f32_chain = f32_chain
     fill_functions(k)
+    for i in range(MAX_UNARY):
+        k.bf16_unary[i] = k.f32_unary[i]

@@ -692,6 +692,7 @@ ctypedef struct kernels_t:
     bf16_wino_output_fn[MAX_TILE + 1] bf16_wino_output
     # elementwise functions of one tensor and of two, by their numbers in functions.pxd
     unary_fn[MAX_UNARY] f32_unary
+    unary_fn[MAX_UNARY] bf16_unary   # for results that are rounded to bfloat16 or to bytes
     binary_fn[MAX_BINARY] f32_binary
     chain_fn f32_chain
     # elements of any type

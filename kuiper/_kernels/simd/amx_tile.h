@@ -32,7 +32,7 @@ typedef struct {
 
 typedef struct {
     ptrdiff_t tap, byte;
-} kp_amx_place;
+} kp_amx_offset;
 
 /* Whether the rows of a tap are at a constant distance. */
 static inline int kp_amx_is_even(const char *const *rows, ptrdiff_t m) {
@@ -41,12 +41,12 @@ static inline int kp_amx_is_even(const char *const *rows, ptrdiff_t m) {
     return !differs;
 }
 
-/* Copy `width` bytes of each row, from a place on, and zeros up to a whole step.  A row may run over
+/* Copy `width` bytes of each row, from an offset on, and zeros up to a whole step.  A row may run over
    into the next, which is copied after it. */
-static kp_amx_place kp_amx_copy(
-    const kp_amx_operands *o, kp_amx_place from, ptrdiff_t width, char *to, ptrdiff_t step
+static kp_amx_offset kp_amx_copy(
+    const kp_amx_operands *o, kp_amx_offset from, ptrdiff_t width, char *to, ptrdiff_t step
 ) {
-    kp_amx_place at = from;
+    kp_amx_offset at = from;
     for (ptrdiff_t i = 0; i < o->m; i++, to += step) {
         const char *row = o->rows[from.tap * o->m + i];
         ptrdiff_t done = 0;
@@ -105,7 +105,7 @@ KP_INLINE void kp_amx_sums(
     const ptrdiff_t pitch = whole < KP_AMX_BLOCK ? whole : KP_AMX_BLOCK;
     const int in_steps = o->span % KP_AMX_BYTES == 0;
     const char *b = o->weights;
-    kp_amx_place at = {0, 0};
+    kp_amx_offset at = {0, 0};
     kp_amx_load(0, first, 0);
     if (nv > 1) kp_amx_load(1, (const char *)first + KP_AMX_BYTES, 0);
     if (tall) kp_amx_load(2, first, 0);
