@@ -1,4 +1,4 @@
-"""Fit the polynomials of kuiper/_kernels/micro/elementwise.pxi and print their coefficients.
+"""Fit the polynomials of kuiper/_kernels/micro/math.pxi and its neighbours and print their coefficients.
 
 Each function f is written as ``f(x) = head(x) + factor(x) * P(u(x))`` on a small interval, so that
 the head is exact and P only a correction.  P minimises the largest weighted error.  Lawson's method
@@ -124,6 +124,18 @@ FITS = [
         "gelu: max(x, 0) - a P(t), a = abs(x), t = 2 a / 5.6 - 1",
         lambda a: each(math.erfc)(a * math.sqrt(0.5)) / 2, lambda a: 0 * a, lambda a: 1 + 0 * a,
         lambda a: a * (2 / 5.6) - 1, 0.0, 5.6, 16, lambda a: np.maximum(a, 1.0),
+    ),
+    # Those of rough.pxi, for results in bfloat16.
+    Fit(
+        "rough exp2: 1 + f P(f)", np.exp2, lambda f: 1 + 0 * f, lambda f: f, lambda f: f,
+        -0.5, 0.5, 2, lambda f: np.exp2(-f),
+    ),
+    Fit(
+        # x times the normal distribution less 1/2, which is 1/2 at the end; rough.pxi has the
+        # product of the second term multiplied out.
+        "rough gelu: z / 8 + z (1 - z / 16) P(z), z = x^2",
+        lambda x: x / 2 * each(math.erf)(x * math.sqrt(0.5)), lambda x: x * x / 8,
+        lambda x: x * x * (1 - x * x / 16), square, 0.0, 4.0, 6, lambda x: 1 + 0 * x,
     ),
 ]  # fmt: skip
 

@@ -51,7 +51,7 @@ cdef sums_end_t make_sums_end(
     end.pre, end.pre_p0, end.pre_p1 = p.pre_activation, p.pre_p0, p.pre_p1
     end.post, end.post_p0, end.post_p1 = p.post_activation, p.post_p0, p.post_p1
     end.to_bfloat16 = to_bfloat16
-    if epilogue is not None and (to_bfloat16 or epilogue.output is not None and epilogue.is_narrow):
+    if epilogue is not None and (to_bfloat16 or epilogue.output is not None and epilogue.in_bfloat16):
         if epilogue.pre_activation is not None:
             end.pre = active().bf16_unary[<int> epilogue.pre_activation[0]]
         if epilogue.post_activation is not None:

@@ -4,7 +4,9 @@ from libc.stdint cimport uint8_t
 
 from kuiper._kernels.conv.epilogue cimport epilogue_t, make_epilogue, make_sums_end, residual_at
 from kuiper._kernels.micro.dispatch cimport active
-from kuiper._kernels.micro.table cimport MAX_TILE_ROWS, byte_prefetch_distance, kernels_t, sums_end_t
+from kuiper._kernels.micro.table cimport (
+    MAX_TILE_ROWS, byte_prefetch_distance, kernels_t, sums_end_t,
+)
 from kuiper._runtime.step cimport Step, at, ceil_div, ref_t, shard_start
 
 cdef enum:

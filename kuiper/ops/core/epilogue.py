@@ -45,7 +45,7 @@ class Epilogue:
         Whether the residual is added in registers.
     pre_activation, post_activation : (int, float, float) or None
         Number and parameters of an elementwise function.
-    is_narrow : bool
+    in_bfloat16 : bool
         Whether the model's precision is bfloat16: functions of results in bytes may be less exact.
     output : (float, int) or None
         Scale and zero point of a result in bytes.
@@ -55,7 +55,7 @@ class Epilogue:
 
     __slots__ = (
         "clamp",
-        "is_narrow",
+        "in_bfloat16",
         "ldr",
         "output",
         "post_activation",
@@ -67,7 +67,7 @@ class Epilogue:
 
     def __init__(self) -> None:
         self.clamp: tuple[float, float] | None = None
-        self.is_narrow = False
+        self.in_bfloat16 = False
         self.residual: TensorView | None = None
         self.ldr = 0
         self.residual_in_tile = False
@@ -113,7 +113,7 @@ def make_epilogue(b: Binder, residual: TensorView | None) -> Epilogue | None:
     if not b.post_ops:
         return None
     epilogue = Epilogue()
-    epilogue.is_narrow = b.in_bfloat16
+    epilogue.in_bfloat16 = b.in_bfloat16
     post_ops = b.post_ops
     if post_ops[-1].type == QUANTIZE:
         epilogue.output = _quantization(post_ops[-1])

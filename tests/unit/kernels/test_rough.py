@@ -65,7 +65,7 @@ def test_special_values(variant):
 
 def test_which_results_may_be_rough():
     """Those in float32 are exact, and those in bytes unless the model's precision is bfloat16."""
-    assert not Epilogue().is_narrow
+    assert not Epilogue().in_bfloat16
     x = np.linspace(-6, 6, 500).astype(np.float32)
     for name in dispatch.tried():
         with isa(name):

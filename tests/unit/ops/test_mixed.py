@@ -19,9 +19,7 @@ from ...support.workbench import isa
 QUANTIZE = "kuiper.QuantizeLinear {} 1 1 {} {} scale={} zero_point={}"
 CHANNELS = 64
 
-native = pytest.mark.skipif(
-    not dispatch.tried(), reason="no instruction for products of bfloat16"
-)
+native = pytest.mark.skipif(not dispatch.tried(), reason="no instruction for products of bfloat16")
 
 
 @pytest.fixture(autouse=True)
