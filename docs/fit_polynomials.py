@@ -1,4 +1,4 @@
-"""Fit the polynomials of kuiper/_kernels/micro/math.pxi and its neighbours and print their coefficients.
+"""Fit the polynomials of the micro-kernels (math.pxi and others) and print their coefficients.
 
 Each function f is written as ``f(x) = head(x) + factor(x) * P(u(x))`` on a small interval, so that
 the head is exact and P only a correction.  P minimises the largest weighted error.  Lawson's method

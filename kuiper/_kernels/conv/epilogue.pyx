@@ -45,13 +45,15 @@ cdef sums_end_t make_sums_end(
     """Return what becomes of sums; `p` is the C form of `epilogue`, which may be None."""
     cdef sums_end_t end
     cdef float one = 1, scale
+    cdef bint is_mixed
     memset(&end, 0, sizeof(sums_end_t))
     end.lo, end.hi = p.lo, p.hi
     end.residual_first = p.residual_in_tile
     end.pre, end.pre_p0, end.pre_p1 = p.pre_activation, p.pre_p0, p.pre_p1
     end.post, end.post_p0, end.post_p1 = p.post_activation, p.post_p0, p.post_p1
     end.to_bfloat16 = to_bfloat16
-    if epilogue is not None and (to_bfloat16 or epilogue.output is not None and epilogue.in_bfloat16):
+    is_mixed = epilogue is not None and epilogue.output is not None and epilogue.in_bfloat16
+    if epilogue is not None and (to_bfloat16 or is_mixed):
         if epilogue.pre_activation is not None:
             end.pre = active().bf16_unary[<int> epilogue.pre_activation[0]]
         if epilogue.post_activation is not None:
